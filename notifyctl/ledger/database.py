@@ -1,0 +1,404 @@
+"""Connections and transactions: durability, the ledger's clock, fair waiting, retry and reconnect.
+
+A transaction is a function that may be run again from its start (`Ledger.transact`): after a deadlock, a
+serialization failure, a lock timeout, or a connection that was lost. What it does must therefore be safe to repeat,
+also when the lost reply was that of its COMMIT. Nothing here keeps session state on Postgres, so PgBouncer in
+transaction mode works.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from notifyctl import clock
+from notifyctl.errors import ConfigError, LedgerUnavailable, NotifyctlError
+from notifyctl.ledger.dialect import POSTGRES, SQLITE, Dialect
+
+if TYPE_CHECKING:
+    import psycopg
+
+T = TypeVar("T")
+
+LOCK_TIMEOUT = 5.0  # seconds a Postgres statement waits for a row lock before its transaction is run again
+DAY = timedelta(days=1)
+_BEGIN_POSTGRES = (
+    f"BEGIN; SET LOCAL lock_timeout = '{LOCK_TIMEOUT:g}s'; SET LOCAL TimeZone = 'UTC'; SELECT now()"
+)
+# serialization_failure, deadlock_detected, lock_not_available: the whole transaction is run again
+_RETRIED = frozenset({"40001", "40P01", "55P03"})
+
+
+class Tx:
+    """One open transaction. `now` is the ledger's time, `rerun` whether an earlier run of it may have committed."""
+
+    __slots__ = ("_execute", "dialect", "now", "rerun")
+
+    def __init__(self, execute: Callable[[str, Any], Any], dialect: Dialect, now: datetime, rerun: bool) -> None:
+        self._execute = execute
+        self.dialect = dialect
+        self.now = now
+        self.rerun = rerun
+
+    def execute(self, sql: str, **parameters: Any) -> list[Any]:
+        """Run one statement; rows (if any) as tuples, all fetched. A list parameter is a row set (see dialect)."""
+        return self._run(sql, parameters)[0]
+
+    def dicts(self, sql: str, **parameters: Any) -> list[dict[str, Any]]:
+        """The same, rows as dictionaries by column name."""
+        rows, cursor = self._run(sql, parameters)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def _run(self, sql: str, parameters: dict[str, Any]) -> tuple[list[Any], Any]:
+        dialect = self.dialect
+        for name, value in parameters.items():
+            if isinstance(value, list):
+                parameters[name] = dialect.rows(value)
+            elif isinstance(value, datetime):
+                parameters[name] = dialect.time(value)
+        if dialect is SQLITE and ":now" in sql:
+            parameters["now"] = dialect.time(self.now)
+        cursor = self._execute(dialect.sql(sql), parameters)
+        return (cursor.fetchall() if cursor.description else []), cursor
+
+
+class Ledger:
+    """An open ledger, used by one thread. `run` names the owner of what it claims."""
+
+    def __init__(self, url: str, *, patience: float = 10.0, create: bool = False, connection: Any = None) -> None:
+        """Connect; `create`: make a missing SQLite file. Raises ConfigError or LedgerUnavailable."""
+        self.url = url
+        self.patience = patience
+        self.dialect: Dialect
+        self._connection: Any = connection
+        self._estimate = (clock.wall(), clock.monotonic())
+        self.wall: Callable[[], datetime] = clock.wall
+        if is_sqlite(url):
+            self.dialect = SQLITE
+            self._path = sqlite_path(url)
+            if connection is None:
+                self._connection = self._open_sqlite(create)
+        else:
+            self.dialect = POSTGRES
+            if connection is None:
+                self._connection = self._wait(self._open_postgres)
+
+    def now(self) -> datetime:
+        """The ledger's time, estimated from the last transaction's and the time that passed since."""
+        at, since = self._estimate
+        return at + timedelta(seconds=clock.monotonic() - since)
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection (autocommit), for the migration runner."""
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    def transact(self, work: Callable[[Tx], T]) -> T:
+        """Run `work` in a writing transaction and commit it; run it again where the database asks for that."""
+        return self._transact(work, write=True)
+
+    def read(self, work: Callable[[Tx], T]) -> T:
+        """Run `work` on one snapshot; nothing is written."""
+        return self._transact(work, write=False)
+
+    @contextmanager
+    def write(self) -> Iterator[Tx]:
+        """A writing transaction as a block, for commands a person runs: not run again once it has begun."""
+        with self._errors():
+            tx = self._begin_waiting(write=True)
+            try:
+                yield tx
+            except BaseException:
+                self._rollback()
+                raise
+            self._command("COMMIT")
+
+    def _transact(self, work: Callable[[Tx], T], *, write: bool) -> T:
+        give_up = clock.monotonic() + self.patience
+        rerun = False
+        while True:
+            try:
+                with self._errors():
+                    tx = self._begin(write=write, rerun=rerun)
+                    result = work(tx)
+                    self._command("COMMIT")
+                    return result
+            except _Again as again:
+                self._rollback()
+                if clock.monotonic() >= give_up:
+                    raise again.reported from again.__cause__
+                if again.lost:
+                    rerun = True
+                    self._connection = self._wait(self._open_postgres)
+                else:
+                    _pause()
+            except BaseException:
+                self._rollback()
+                raise
+
+    def _begin(self, *, write: bool, rerun: bool = False) -> Tx:
+        if self.dialect is SQLITE:
+            self._connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            now = self._sqlite_now(write=write)
+            execute = self._connection.execute
+        else:
+            cursor = self._connection.execute(_BEGIN_POSTGRES)
+            while cursor.nextset():
+                pass
+            now = cursor.fetchone()[0].astimezone(UTC)
+            execute = self._connection.execute
+        self._estimate = (now, clock.monotonic())
+        return Tx(execute, self.dialect, now, rerun)
+
+    def _begin_waiting(self, *, write: bool) -> Tx:
+        give_up = clock.monotonic() + self.patience
+        while True:
+            try:
+                with self._errors():
+                    return self._begin(write=write)
+            except _Again as again:
+                self._rollback()
+                if clock.monotonic() >= give_up:
+                    raise again.reported from again.__cause__
+                if again.lost:
+                    self._connection = self._wait(self._open_postgres)
+                else:
+                    _pause()
+
+    def _command(self, sql: str) -> None:
+        self._connection.execute(sql)
+
+    def _rollback(self) -> None:
+        try:
+            if self.dialect is SQLITE:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+            elif not self._connection.closed:
+                self._connection.execute("ROLLBACK")
+        except Exception:  # noqa: S110  (the connection is gone, and with it the transaction)
+            pass
+
+    # -- SQLite's clock -----------------------------------------------------------------------------------------
+
+    def _sqlite_now(self, *, write: bool) -> datetime:
+        """Ledger time = wall + offset. A wall clock behind the high-water mark raises the offset at once, so that a
+        host whose clock jumps back neither steals leases nor keeps them; one that catches up returns it to zero."""
+        try:
+            values = dict(
+                self._connection.execute(
+                    "SELECT key, value FROM notify_meta WHERE key IN ('clock_mark', 'clock_offset')"
+                ).fetchall()
+            )
+        except sqlite3.OperationalError:
+            return self.wall()  # no ledger yet: the version check will say so
+        wall = self.wall()
+        mark = SQLITE.instant(values.get("clock_mark") or None)
+        offset = timedelta(seconds=float(values.get("clock_offset") or 0))
+        if mark is None or wall >= mark:
+            now, kept = wall, timedelta(0)
+        else:
+            if mark - wall > DAY:
+                raise LedgerUnavailable(
+                    f"this host's clock is {(mark - wall).days} days or more behind the ledger's last write",
+                    hint="set the clock; if the ledger's time is the wrong one: notifyctl migrate --reset-clock",
+                    code="clock",
+                )
+            now = wall + offset
+            kept = offset
+            if now < mark:
+                now, kept = mark, mark - wall
+        if write and (mark is None or kept != offset or now - mark >= timedelta(seconds=1)):
+            pairs = (("clock_mark", SQLITE.time(now)), ("clock_offset", str(kept.total_seconds())))
+            self._connection.executemany(
+                "INSERT INTO notify_meta (key, value) VALUES (?, ?) "
+                "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                pairs,
+            )
+        return now
+
+    # -- opening and waiting ------------------------------------------------------------------------------------
+
+    def _open_sqlite(self, create: bool) -> sqlite3.Connection:
+        path = self._path
+        if not create and not path.exists():
+            raise ConfigError(f"there is no ledger at {path}", hint="make one: notifyctl migrate", code="no_ledger")
+        with self._errors():
+            connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
+                uri=True, isolation_level=None, timeout=0, cached_statements=256,
+            )  # fmt: skip
+        give_up = clock.monotonic() + self.patience
+        while True:
+            try:
+                with self._errors():
+                    if create:
+                        connection.execute("PRAGMA journal_mode = WAL")
+                    connection.execute("PRAGMA synchronous = FULL")
+                    connection.execute("PRAGMA foreign_keys = ON")
+                    connection.execute("PRAGMA temp_store = MEMORY")
+                    return connection
+            except _Again as again:
+                if clock.monotonic() >= give_up:
+                    raise again.reported from again.__cause__
+                _pause()
+
+    def _open_postgres(self) -> psycopg.Connection[Any]:
+        return connect_postgres(self.url, self.patience)
+
+    def _wait(self, attempt: Callable[[], T]) -> T:
+        """Repeat `attempt` until it succeeds or patience ends: a server that restarts is waited for."""
+        give_up = clock.monotonic() + self.patience
+        pause = 0.05
+        while True:
+            try:
+                with self._errors():
+                    return attempt()
+            except _Again as again:
+                if clock.monotonic() + pause >= give_up:
+                    raise again.reported from again.__cause__
+                time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
+                pause = min(pause * 2, 1.0)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except NotifyctlError:
+            raise
+        except sqlite3.Error as error:
+            raise self._sqlite_error(error) from error
+        except Exception as error:
+            if self.dialect is POSTGRES:
+                converted = postgres_error(error, self._connection)
+                if converted is not None:
+                    raise converted from error
+            raise
+
+    def _sqlite_error(self, error: sqlite3.Error) -> Exception:
+        code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+        path = self._path
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return _Again(
+                LedgerUnavailable(
+                    f"the ledger {path} stayed locked by another process for {self.patience:g} s",
+                    hint="see who holds it (lsof), or raise [ledger] patience; the next run tries again",
+                    code="ledger_locked",
+                )
+            )
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+            return ConfigError(
+                f"the ledger {path} cannot be written",
+                hint="the file and its folder must be writable by the user that runs notifyctl",
+                code="ledger_read_only",
+            )
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            return LedgerUnavailable(
+                f"the ledger {path} cannot be written: {'the disk is full' if code == sqlite3.SQLITE_FULL else 'I/O error'}",
+                hint="free some space; nothing that was recorded is lost",
+                code="disk",
+            )
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return ConfigError(f"{path} is not a usable SQLite database", hint="restore it from a backup", code="ledger")
+        return error
+
+
+class _Again(Exception):  # noqa: N818  (a signal to the retry loop, never reported itself)
+    """The transaction may be run again; `lost`: on a new connection. `reported` is raised when patience ends."""
+
+    def __init__(self, reported: NotifyctlError, *, lost: bool = False) -> None:
+        super().__init__(str(reported))
+        self.reported = reported
+        self.lost = lost
+
+
+def _pause() -> None:
+    """Short, even, jittered steps: a back-off that grows lets late arrivals win the lock again and again."""
+    time.sleep(0.001 * random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
+
+
+def is_sqlite(url: str) -> bool:
+    """Whether `url` names an SQLite file."""
+    return url.startswith("sqlite:")
+
+
+def sqlite_path(url: str) -> Path:
+    """The file behind sqlite:///relative or sqlite:////absolute."""
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def conninfo(url: str) -> str:
+    """A postgresql+psycopg:// URL as libpq reads it."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme.partition('+')[0]}{separator}{rest}"
+
+
+def connect_postgres(url: str, patience: float) -> psycopg.Connection[Any]:
+    """A connection in autocommit, no server-side prepared statements (PgBouncer), dead peers noticed by keepalives."""
+    import psycopg
+
+    return psycopg.connect(
+        conninfo(url),
+        autocommit=True,
+        prepare_threshold=None,
+        connect_timeout=max(2, int(patience)),
+        application_name="notifyctl",
+        keepalives_idle=15,
+        keepalives_interval=5,
+        keepalives_count=3,
+        tcp_user_timeout=30_000,
+    )
+
+
+def postgres_error(error: Exception, connection: Any) -> Exception | None:
+    """What a psycopg error means for us; None: not an error of the database. Never quotes the server's text."""
+    import psycopg
+
+    if not isinstance(error, psycopg.Error):
+        return None
+    state = error.sqlstate or ""
+    closed = connection is None or connection.closed or connection.broken
+    if state in _RETRIED and not closed:
+        return _Again(
+            LedgerUnavailable(
+                "the ledger's rows stayed locked by another transaction",
+                hint="look for long transactions in pg_stat_activity; the next run tries again",
+                code="ledger_locked",
+            )
+        )
+    if state in ("28P01", "28000", "3D000", "42501") or "password authentication" in str(error):
+        return ConfigError(
+            f"Postgres refuses the ledger's connection or a statement (SQLSTATE {state or '28P01'})",
+            hint="check user, password, database and grants of ledger.url",
+            code="ledger_refused",
+        )
+    if state[:2] in ("53", "57", "58", "08") or (closed and isinstance(error, psycopg.OperationalError)):
+        full = state == "53100"
+        return _Again(
+            LedgerUnavailable(
+                "Postgres is out of disk" if full else "the ledger's Postgres server cannot be reached",
+                hint="nothing that was recorded is lost; the next run tries again",
+            ),
+            lost=True,
+        )
+    if state == "25006":
+        return LedgerUnavailable("the ledger's Postgres server is read-only", hint="is it a standby?", code="read_only")
+    return None
+
+
+def ids(values: Iterable[int]) -> list[Sequence[int]]:
+    """A row set of one sorted column: every statement takes its locks in this order."""
+    return [(value,) for value in sorted(values)]
