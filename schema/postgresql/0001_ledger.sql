@@ -82,6 +82,9 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
   sensitive        BOOLEAN NOT NULL DEFAULT false,
   batch            TEXT,
   origin_id        BIGINT               -- the delivery that this one sends anew
+) WITH (
+  -- Large and mostly at rest: a fifth of it, the default, would be too much to wait for.
+  autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.01, autovacuum_analyze_scale_factor = 0.01
 );
 
 CREATE UNIQUE INDEX notify_delivery_key ON notify_delivery (idempotency_key);
@@ -107,6 +110,10 @@ CREATE TABLE notify_work (              -- what must happen next to a live deliv
   fencing_token BIGINT NOT NULL DEFAULT 0,
   tries         INTEGER NOT NULL DEFAULT 0,
   mandate       TEXT CHECK (mandate IN ('replay', 'duplicate'))
+) WITH (
+  -- Small and rewritten at every claim: dead rows must go whatever the backlog's size, and at once.
+  fillfactor = 70, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,
+  autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 5000, autovacuum_analyze_scale_factor = 0
 );
 
 CREATE INDEX notify_work_claim ON notify_work (step, lane, region, eligible_at, delivery_id);
@@ -138,7 +145,7 @@ CREATE TABLE notify_attempt (           -- one submission; opened before its fir
   duration       DOUBLE PRECISION,      -- seconds
   late           BOOLEAN NOT NULL DEFAULT false,
   PRIMARY KEY (delivery_id, number)
-);
+) WITH (fillfactor = 80);  -- room for the outcome beside its opening
 
 CREATE TABLE notify_receipt (           -- one thing a provider said of a message
   id            BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -178,7 +185,7 @@ CREATE TABLE notify_endpoint (          -- a recipient's address on a channel
   address       TEXT NOT NULL,          -- empty: erased
   fingerprint   TEXT,                   -- keyed hash; NULL until notifyctl has read the address
   actor         TEXT NOT NULL DEFAULT '',
-  at            TIMESTAMPTZ NOT NULL DEFAULT now()
+  at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (isfinite(at))
 );
 
 CREATE INDEX notify_endpoint_newest ON notify_endpoint (recipient_id, channel, id);
@@ -195,7 +202,7 @@ CREATE TABLE notify_suppression (       -- a durable "do not contact"; a lifted 
   remote_id          TEXT,
   actor              TEXT NOT NULL DEFAULT '',
   note               TEXT NOT NULL DEFAULT '',
-  at                 TIMESTAMPTZ NOT NULL DEFAULT now()
+  at                 TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (isfinite(at))
 );
 
 CREATE INDEX notify_suppression_newest ON notify_suppression (recipient_id, channel, id);
@@ -209,7 +216,7 @@ CREATE TABLE notify_consent (           -- consent of a recipient to a topic on 
   granted       BOOLEAN NOT NULL,
   actor         TEXT NOT NULL DEFAULT '',
   note          TEXT NOT NULL DEFAULT '',
-  at            TIMESTAMPTZ NOT NULL DEFAULT now()
+  at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (isfinite(at))
 );
 
 CREATE INDEX notify_consent_newest ON notify_consent (recipient_id, channel, topic, id);
@@ -236,7 +243,7 @@ CREATE TABLE notify_pace (              -- one rate limit's state: of a lane, a 
   window_start  TIMESTAMPTZ,            -- /h and /d
   count         BIGINT NOT NULL DEFAULT 0,
   PRIMARY KEY (key, rate)
-);
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 
 CREATE TABLE notify_run (               -- one tick that did something
   id            TEXT NOT NULL PRIMARY KEY,
@@ -257,3 +264,185 @@ CREATE TABLE notify_cursor (            -- how far a mailbox or event feed was r
   cursor        TEXT NOT NULL,
   at            TIMESTAMPTZ NOT NULL DEFAULT now()
 );
+
+--------------------------------------------------------------------------------------------- what an insert decides
+
+-- The functions run as the ledger's owner, so that a role that may only INSERT the columns of an intent is enough for
+-- an application. Their search_path is the ledger's schema, as it was when they were made, and nobody else may use
+-- them as triggers of tables of his own.
+
+CREATE FUNCTION notify_delivery_decide() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+DECLARE
+  its_key TEXT := length(NEW.event_id)::text || ':' || NEW.event_id || ':' || NEW.recipient_id || ':' || NEW.channel;
+BEGIN
+  -- A pruned delivery's key is remembered: the same event is never sent again, and says nothing about it.
+  IF EXISTS (SELECT FROM notify_key k WHERE k.key = its_key
+             AND NOT EXISTS (SELECT FROM notify_delivery d WHERE d.idempotency_key = its_key)) THEN
+    RETURN NULL;
+  END IF;
+  IF NEW.state IN ('sending', 'temporary_failure', 'ambiguous', 'pending') THEN
+    RAISE EXCEPTION 'notify_delivery.state: a delivery is born queued, or settled when history is imported'
+      USING ERRCODE = 'check_violation', TABLE = 'notify_delivery', COLUMN = 'state';
+  END IF;
+
+  -- what was left out
+  NEW.lane := COALESCE(NULLIF(NEW.lane, ''), NEW.channel);
+  NEW.region := COALESCE(NEW.region, '');
+  NEW.topic := NULLIF(NEW.topic, '');
+  NEW.locale := NULLIF(NEW.locale, '');
+  NEW.destination := NULLIF(NEW.destination, '');
+  NEW.variables := COALESCE(NEW.variables, '{}');
+  NEW.attachments := COALESCE(NEW.attachments, '[]');
+  NEW.due_at := COALESCE(NEW.due_at, now());
+  NEW.sensitive := COALESCE(NEW.sensitive, false);
+  NEW.template_version := NULLIF(NEW.template_version, '');
+  IF NEW.template_version IS NULL THEN
+    SELECT t.version INTO NEW.template_version FROM notify_template t
+    WHERE t.name = NEW.template ORDER BY t.sequence DESC LIMIT 1;
+  END IF;
+
+  IF NEW.state <> 'queued' THEN  -- imported history
+    NEW.settled_at := COALESCE(NEW.settled_at, now());
+    IF NEW.state IN ('accepted', 'delivered', 'unresolved') THEN
+      NEW.accepted_at := COALESCE(NEW.accepted_at, now());
+    END IF;
+    RETURN NEW;
+  END IF;
+
+  -- a suppressed recipient, or one who has revoked consent: nothing waits in the queue
+  SELECT 'suppressed', s.reason, now() INTO NEW.state, NEW.reason, NEW.settled_at
+    FROM notify_suppression s
+    WHERE s.recipient_id = NEW.recipient_id AND s.channel = NEW.channel AND NOT s.lifted
+      AND s.id > COALESCE((SELECT max(l.id) FROM notify_suppression l
+                           WHERE l.recipient_id = NEW.recipient_id AND l.channel = NEW.channel AND l.lifted), 0)
+      AND (s.reason NOT IN ('invalid_recipient', 'hard_bounce') OR s.fingerprint IS NULL
+           OR s.fingerprint = NEW.fingerprint)
+    ORDER BY s.id DESC LIMIT 1;
+  IF NOT FOUND THEN
+    NEW.state := 'queued';
+    NEW.reason := '';
+    IF NEW.topic IS NOT NULL AND NOT COALESCE((
+      SELECT c.granted FROM notify_consent c
+      WHERE c.recipient_id = NEW.recipient_id AND c.channel = NEW.channel AND c.topic = NEW.topic
+      ORDER BY c.id DESC LIMIT 1), true)
+    THEN
+      NEW.state := 'suppressed';
+      NEW.reason := 'consent_revoked';
+      NEW.settled_at := now();
+    END IF;
+  END IF;
+  RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER notify_delivery_decide BEFORE INSERT ON notify_delivery
+FOR EACH ROW EXECUTE FUNCTION notify_delivery_decide();
+
+CREATE FUNCTION notify_delivery_born() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+  INSERT INTO notify_key (key, delivery_id) SELECT idempotency_key, id FROM born;
+  INSERT INTO notify_work (delivery_id, step, lane, region, due_at, eligible_at)
+    SELECT id, 'send', lane, region, due_at, due_at FROM born WHERE state = 'queued';
+  INSERT INTO notify_transition (delivery_id, "to", reason, actor)
+    SELECT id, state, reason, COALESCE(NULLIF(batch, ''), session_user) FROM born;
+  RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER notify_delivery_born AFTER INSERT ON notify_delivery
+REFERENCING NEW TABLE AS born FOR EACH STATEMENT EXECUTE FUNCTION notify_delivery_born();
+
+CREATE FUNCTION notify_refuse() RETURNS trigger
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+  RAISE EXCEPTION '%: %', TG_TABLE_NAME, TG_ARGV[0] USING ERRCODE = 'restrict_violation';
+END
+$$;
+
+CREATE TRIGGER notify_delivery_identity BEFORE UPDATE OF event_id, recipient_id, channel ON notify_delivery
+FOR EACH ROW WHEN (
+  (NEW.event_id, NEW.recipient_id, NEW.channel) IS DISTINCT FROM (OLD.event_id, OLD.recipient_id, OLD.channel))
+EXECUTE FUNCTION notify_refuse('event_id, recipient_id and channel are the delivery''s identity');
+
+CREATE TRIGGER notify_template_published BEFORE UPDATE ON notify_template
+FOR EACH ROW EXECUTE FUNCTION notify_refuse('a published version never changes; publish a new one');
+
+------------------------------------------------------- recipients: append-only; a "no" settles what waits in the queue
+
+CREATE TRIGGER notify_endpoint_delete BEFORE DELETE ON notify_endpoint
+FOR EACH ROW EXECUTE FUNCTION notify_refuse('append-only: insert a new row');
+
+-- Notifyctl fills in the fingerprint once; an erasure empties address and fingerprint, and keeps the row.
+CREATE TRIGGER notify_endpoint_update BEFORE UPDATE ON notify_endpoint
+FOR EACH ROW WHEN (
+  (NEW.id, NEW.recipient_id, NEW.channel, NEW.actor, NEW.at)
+    IS DISTINCT FROM (OLD.id, OLD.recipient_id, OLD.channel, OLD.actor, OLD.at)
+  OR NEW.address NOT IN (OLD.address, '')
+  OR NEW.fingerprint IS DISTINCT FROM OLD.fingerprint AND OLD.fingerprint IS NOT NULL AND NEW.fingerprint IS NOT NULL)
+EXECUTE FUNCTION notify_refuse('append-only: insert a new row');
+
+CREATE TRIGGER notify_suppression_append BEFORE UPDATE OR DELETE ON notify_suppression
+FOR EACH ROW EXECUTE FUNCTION notify_refuse('append-only: insert a new row');
+
+CREATE TRIGGER notify_consent_append BEFORE UPDATE OR DELETE ON notify_consent
+FOR EACH ROW EXECUTE FUNCTION notify_refuse('append-only: insert a new row');
+
+-- Settles the waiting sends of a recipient's channel. its_topic or its_fingerprint NULL: of all topics, all addresses.
+-- Locks work rows first, in order of id, as everybody does; rows that a run has claimed and not begun are settled too:
+-- the run's begin finds its token gone.
+CREATE FUNCTION notify_sweep(
+  its_recipient TEXT, its_channel TEXT, its_topic TEXT, its_fingerprint TEXT, why TEXT, who TEXT
+) RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+  waiting BIGINT[];
+BEGIN
+  waiting := ARRAY(
+    SELECT w.delivery_id FROM notify_work w JOIN notify_delivery d ON d.id = w.delivery_id
+    WHERE d.recipient_id = its_recipient AND d.channel = its_channel AND w.step = 'send'
+      AND (its_topic IS NULL OR d.topic = its_topic) AND (its_fingerprint IS NULL OR d.fingerprint = its_fingerprint)
+    ORDER BY w.delivery_id FOR UPDATE OF w);
+  IF cardinality(waiting) = 0 THEN
+    RETURN;
+  END IF;
+  INSERT INTO notify_transition (delivery_id, "from", "to", reason, actor)
+    SELECT d.id, d.state, 'suppressed', why, COALESCE(NULLIF(who, ''), session_user)
+    FROM notify_delivery d WHERE d.id = ANY (waiting) AND d.state IN ('queued', 'temporary_failure')
+    ORDER BY d.id;
+  UPDATE notify_delivery d SET state = 'suppressed', reason = why, settled_at = now(), updated_at = now(),
+      fencing_token = w.fencing_token + 1
+    FROM notify_work w
+    WHERE d.id = ANY (waiting) AND w.delivery_id = d.id AND d.state IN ('queued', 'temporary_failure');
+  DELETE FROM notify_work w USING notify_delivery d
+    WHERE w.delivery_id = ANY (waiting) AND d.id = w.delivery_id AND d.state = 'suppressed';
+END
+$$;
+
+CREATE FUNCTION notify_suppression_sweep() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+  PERFORM notify_sweep(
+    NEW.recipient_id, NEW.channel, NULL,
+    CASE WHEN NEW.reason IN ('invalid_recipient', 'hard_bounce') THEN NEW.fingerprint END, NEW.reason, NEW.actor);
+  RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER notify_suppression_sweep AFTER INSERT ON notify_suppression
+FOR EACH ROW WHEN (NOT NEW.lifted) EXECUTE FUNCTION notify_suppression_sweep();
+
+CREATE FUNCTION notify_consent_sweep() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+  PERFORM notify_sweep(NEW.recipient_id, NEW.channel, NEW.topic, NULL, 'consent_revoked', NEW.actor);
+  RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER notify_consent_sweep AFTER INSERT ON notify_consent
+FOR EACH ROW WHEN (NOT NEW.granted) EXECUTE FUNCTION notify_consent_sweep();
+
+REVOKE EXECUTE ON FUNCTION notify_delivery_decide(), notify_delivery_born(), notify_refuse(),
+  notify_suppression_sweep(), notify_consent_sweep(), notify_sweep(TEXT, TEXT, TEXT, TEXT, TEXT, TEXT) FROM PUBLIC;

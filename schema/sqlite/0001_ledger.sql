@@ -41,11 +41,13 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
   event_id         TEXT NOT NULL CHECK (
                      typeof(event_id) = 'text' AND length(event_id) BETWEEN 1 AND 200 AND instr(event_id, '@') = 0
                      AND instr(event_id, char(0)) = 0
-                     AND event_id NOT GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
+                     AND event_id NOT GLOB
+                       '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
   recipient_id     TEXT NOT NULL CHECK (
                      typeof(recipient_id) = 'text' AND length(recipient_id) BETWEEN 1 AND 200
                      AND instr(recipient_id, '@') = 0 AND instr(recipient_id, char(0)) = 0
-                     AND recipient_id NOT GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
+                     AND recipient_id NOT GLOB
+                       '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
   channel          TEXT NOT NULL CHECK (channel IN ('email', 'sms')),
   lane             TEXT NOT NULL ON CONFLICT REPLACE DEFAULT '',   -- empty: the channel's name
   region           TEXT NOT NULL ON CONFLICT REPLACE DEFAULT '',
@@ -178,7 +180,8 @@ CREATE TABLE notify_endpoint (          -- a recipient's address on a channel
   recipient_id  TEXT NOT NULL CHECK (
                   typeof(recipient_id) = 'text' AND length(recipient_id) BETWEEN 1 AND 200
                   AND instr(recipient_id, '@') = 0 AND instr(recipient_id, char(0)) = 0
-                  AND recipient_id NOT GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
+                  AND recipient_id NOT GLOB
+                    '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
   channel       TEXT NOT NULL CHECK (channel IN ('email', 'sms')),
   address       TEXT NOT NULL,          -- empty: erased
   fingerprint   TEXT,                   -- keyed hash; NULL until notifyctl has read the address
@@ -213,7 +216,8 @@ CREATE TABLE notify_consent (           -- consent of a recipient to a topic on 
   recipient_id  TEXT NOT NULL CHECK (
                   typeof(recipient_id) = 'text' AND length(recipient_id) BETWEEN 1 AND 200
                   AND instr(recipient_id, '@') = 0 AND instr(recipient_id, char(0)) = 0
-                  AND recipient_id NOT GLOB '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
+                  AND recipient_id NOT GLOB
+                    '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
   channel       TEXT NOT NULL CHECK (channel IN ('email', 'sms')),
   topic         TEXT NOT NULL CHECK (topic <> ''),
   granted       INTEGER NOT NULL CHECK (granted IN (0, 1)),
@@ -267,3 +271,390 @@ CREATE TABLE notify_cursor (            -- how far a mailbox or event feed was r
   cursor        TEXT NOT NULL,
   at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
 ) WITHOUT ROWID;
+
+--------------------------------------------------------------------------------------------- what an insert decides
+
+-- A pruned delivery's key is remembered: the same event is never sent again, and says nothing about it.
+CREATE TRIGGER notify_delivery_pruned BEFORE INSERT ON notify_delivery
+WHEN EXISTS (SELECT 1 FROM notify_key
+             WHERE key = length(NEW.event_id) || ':' || NEW.event_id || ':' || NEW.recipient_id || ':' || NEW.channel)
+  AND NOT EXISTS (
+    SELECT 1 FROM notify_delivery
+    WHERE idempotency_key =
+      length(NEW.event_id) || ':' || NEW.event_id || ':' || NEW.recipient_id || ':' || NEW.channel)
+BEGIN
+  SELECT RAISE(IGNORE);
+END;
+
+-- AFTER, because a BEFORE trigger that aborts would break ON CONFLICT DO NOTHING, and REPLACE fires no DELETE trigger:
+-- what REPLACE removed is still known by its key and by its trail.
+CREATE TRIGGER notify_delivery_born AFTER INSERT ON notify_delivery
+BEGIN
+  SELECT RAISE(ABORT, 'notify_delivery: REPLACE would forget a delivery; use ON CONFLICT DO NOTHING')
+  WHERE EXISTS (SELECT 1 FROM notify_key WHERE key = NEW.idempotency_key)
+     OR EXISTS (SELECT 1 FROM notify_transition WHERE delivery_id = NEW.id);
+  SELECT RAISE(ABORT, 'notify_delivery.state: a delivery is born queued, or settled when history is imported')
+  WHERE NEW.state IN ('sending', 'temporary_failure', 'ambiguous', 'pending');
+
+  SELECT RAISE(ABORT, 'notify_delivery.due_at is not a time like 2027-03-28T09:00:00Z')
+  WHERE NOT (date(substr(NEW.due_at, 1, 10), '+0 days') IS substr(NEW.due_at, 1, 10)
+    AND substr(NEW.due_at, 11, 1) IN ('T', ' ') AND length(NEW.due_at) >= 16
+    AND COALESCE(datetime(NEW.due_at) BETWEEN '1970' AND '9999', 0));
+  SELECT RAISE(ABORT, 'notify_delivery.expires_at is not a time like 2027-03-28T09:00:00Z')
+  WHERE NEW.expires_at IS NOT NULL
+    AND NOT (date(substr(NEW.expires_at, 1, 10), '+0 days') IS substr(NEW.expires_at, 1, 10)
+    AND substr(NEW.expires_at, 11, 1) IN ('T', ' ') AND length(NEW.expires_at) >= 16
+    AND COALESCE(datetime(NEW.expires_at) BETWEEN '1970' AND '9999', 0));
+
+  -- what was left out, or is a time not in the form that sorts: any update of a time fires notify_delivery_times
+  UPDATE notify_delivery SET
+    lane = CASE WHEN lane = '' THEN channel ELSE lane END,
+    topic = NULLIF(topic, ''), locale = NULLIF(locale, ''), destination = NULLIF(destination, ''),
+    template_version = COALESCE(NULLIF(template_version, ''), (
+      SELECT t.version FROM notify_template t WHERE t.name = template ORDER BY t.sequence DESC LIMIT 1)),
+    due_at = due_at,
+    settled_at = CASE WHEN state = 'queued' THEN NULL
+      ELSE COALESCE(settled_at, strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') END,
+    accepted_at = CASE WHEN state NOT IN ('accepted', 'delivered', 'unresolved') THEN accepted_at
+      ELSE COALESCE(accepted_at, strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') END
+  WHERE id = NEW.id AND (
+    state <> 'queued' OR lane = '' OR topic = '' OR locale = '' OR destination = ''
+    OR template_version IS NULL OR template_version = ''
+    OR due_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+    OR expires_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+    OR first_tried_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+    OR doubt_since NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+    OR accepted_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+    OR settled_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+    OR created_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+    OR updated_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]');
+
+  -- a suppressed recipient, or one who has revoked consent: nothing waits in the queue
+  UPDATE notify_delivery SET state = 'suppressed',
+    settled_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000',
+    reason = (
+    SELECT s.reason FROM notify_suppression s
+    WHERE s.recipient_id = NEW.recipient_id AND s.channel = NEW.channel AND NOT s.lifted
+      AND s.id > COALESCE((SELECT max(l.id) FROM notify_suppression l
+                           WHERE l.recipient_id = NEW.recipient_id AND l.channel = NEW.channel AND l.lifted), 0)
+      AND (s.reason NOT IN ('invalid_recipient', 'hard_bounce') OR s.fingerprint IS NULL
+           OR s.fingerprint = NEW.fingerprint)
+    ORDER BY s.id DESC LIMIT 1)
+  WHERE id = NEW.id AND NEW.state = 'queued' AND EXISTS (
+    SELECT 1 FROM notify_suppression s
+    WHERE s.recipient_id = NEW.recipient_id AND s.channel = NEW.channel AND NOT s.lifted
+      AND s.id > COALESCE((SELECT max(l.id) FROM notify_suppression l
+                           WHERE l.recipient_id = NEW.recipient_id AND l.channel = NEW.channel AND l.lifted), 0)
+      AND (s.reason NOT IN ('invalid_recipient', 'hard_bounce') OR s.fingerprint IS NULL
+           OR s.fingerprint = NEW.fingerprint));
+  UPDATE notify_delivery SET state = 'suppressed',
+    settled_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', reason = 'consent_revoked'
+  WHERE id = NEW.id AND state = 'queued' AND 0 = (
+    SELECT c.granted FROM notify_consent c
+    WHERE c.recipient_id = NEW.recipient_id AND c.channel = NEW.channel AND c.topic = NEW.topic
+    ORDER BY c.id DESC LIMIT 1);
+
+  INSERT INTO notify_work (delivery_id, step, lane, region, due_at, eligible_at)
+    SELECT id, 'send', lane, region, due_at, due_at FROM notify_delivery WHERE id = NEW.id AND state = 'queued';
+  INSERT INTO notify_transition (delivery_id, "to", reason, actor)
+    SELECT id, state, reason, COALESCE(NULLIF(batch, ''), 'sql') FROM notify_delivery WHERE id = NEW.id;
+  INSERT INTO notify_key (key, delivery_id) VALUES (NEW.idempotency_key, NEW.id);
+END;
+
+CREATE TRIGGER notify_delivery_identity BEFORE UPDATE OF id, event_id, recipient_id, channel ON notify_delivery
+WHEN NEW.id IS NOT OLD.id OR NEW.event_id IS NOT OLD.event_id OR NEW.recipient_id IS NOT OLD.recipient_id
+  OR NEW.channel IS NOT OLD.channel
+BEGIN
+  SELECT RAISE(ABORT, 'notify_delivery: event_id, recipient_id and channel are the delivery''s identity');
+END;
+
+-- The foreign key says the same, but clients leave foreign keys off by default.
+CREATE TRIGGER notify_delivery_alive BEFORE DELETE ON notify_delivery
+WHEN EXISTS (SELECT 1 FROM notify_work WHERE delivery_id = OLD.id)
+BEGIN
+  SELECT RAISE(ABORT, 'notify_delivery: a live delivery cannot be deleted; cancel it: notifyctl cancel');
+END;
+
+CREATE TRIGGER notify_template_published BEFORE UPDATE ON notify_template
+BEGIN
+  SELECT RAISE(ABORT, 'notify_template: a published version never changes; publish a new one');
+END;
+
+------------------------------------------------------- recipients: append-only; a "no" settles what waits in the queue
+
+CREATE TRIGGER notify_endpoint_replace BEFORE INSERT ON notify_endpoint
+WHEN EXISTS (SELECT 1 FROM notify_endpoint WHERE id = NEW.id)
+BEGIN
+  SELECT RAISE(ABORT, 'notify_endpoint is append-only: insert a new row');
+END;
+
+CREATE TRIGGER notify_endpoint_delete BEFORE DELETE ON notify_endpoint
+BEGIN
+  SELECT RAISE(ABORT, 'notify_endpoint is append-only: insert a new row');
+END;
+
+-- Notifyctl fills in the fingerprint once; an erasure empties address and fingerprint, and keeps the row.
+CREATE TRIGGER notify_endpoint_update BEFORE UPDATE OF id, recipient_id, channel, address, fingerprint, actor
+ON notify_endpoint
+WHEN NEW.id IS NOT OLD.id OR NEW.recipient_id IS NOT OLD.recipient_id OR NEW.channel IS NOT OLD.channel
+  OR NEW.actor IS NOT OLD.actor OR NEW.address NOT IN (OLD.address, '')
+  OR NEW.fingerprint IS NOT OLD.fingerprint AND OLD.fingerprint IS NOT NULL AND NEW.fingerprint IS NOT NULL
+BEGIN
+  SELECT RAISE(ABORT, 'notify_endpoint is append-only: insert a new row');
+END;
+
+CREATE TRIGGER notify_endpoint_at AFTER INSERT ON notify_endpoint
+WHEN NOT (datetime(substr(NEW.at, 1, 19), '+0 days') IS substr(NEW.at, 1, 19)
+    AND substr(NEW.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND NEW.at BETWEEN '1970' AND '9999')
+BEGIN
+  SELECT RAISE(ABORT, 'notify_endpoint.at is not a time like 2027-03-28T09:00:00Z')
+  WHERE NOT (date(substr(NEW.at, 1, 10), '+0 days') IS substr(NEW.at, 1, 10)
+    AND substr(NEW.at, 11, 1) IN ('T', ' ') AND length(NEW.at) >= 16
+    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999', 0));
+  UPDATE notify_endpoint SET
+    at = strftime('%Y-%m-%d %H:%M:%f', NEW.at) || '000'
+  WHERE id = NEW.id;
+END;
+
+CREATE TRIGGER notify_suppression_replace BEFORE INSERT ON notify_suppression
+WHEN EXISTS (SELECT 1 FROM notify_suppression WHERE id = NEW.id)
+BEGIN
+  SELECT RAISE(ABORT, 'notify_suppression is append-only: insert a new row');
+END;
+
+CREATE TRIGGER notify_suppression_delete BEFORE DELETE ON notify_suppression
+BEGIN
+  SELECT RAISE(ABORT, 'notify_suppression is append-only: insert a new row');
+END;
+
+CREATE TRIGGER notify_suppression_update BEFORE UPDATE OF
+  id, recipient_id, channel, reason, lifted, fingerprint, source_delivery_id, remote_id, actor, note
+ON notify_suppression
+BEGIN
+  SELECT RAISE(ABORT, 'notify_suppression is append-only: insert a new row');
+END;
+
+CREATE TRIGGER notify_suppression_update_at BEFORE UPDATE OF at ON notify_suppression
+WHEN (datetime(substr(OLD.at, 1, 19), '+0 days') IS substr(OLD.at, 1, 19)
+    AND substr(OLD.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND OLD.at BETWEEN '1970' AND '9999')
+  OR NEW.at IS NOT (strftime('%Y-%m-%d %H:%M:%f', OLD.at) || '000')
+BEGIN
+  SELECT RAISE(ABORT, 'notify_suppression is append-only: insert a new row');
+END;
+
+CREATE TRIGGER notify_suppression_at AFTER INSERT ON notify_suppression
+WHEN NOT (datetime(substr(NEW.at, 1, 19), '+0 days') IS substr(NEW.at, 1, 19)
+    AND substr(NEW.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND NEW.at BETWEEN '1970' AND '9999')
+BEGIN
+  SELECT RAISE(ABORT, 'notify_suppression.at is not a time like 2027-03-28T09:00:00Z')
+  WHERE NOT (date(substr(NEW.at, 1, 10), '+0 days') IS substr(NEW.at, 1, 10)
+    AND substr(NEW.at, 11, 1) IN ('T', ' ') AND length(NEW.at) >= 16
+    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999', 0));
+  UPDATE notify_suppression SET
+    at = strftime('%Y-%m-%d %H:%M:%f', NEW.at) || '000'
+  WHERE id = NEW.id;
+END;
+
+-- Rows that a run has claimed and not begun are settled too: the run's begin finds its token gone.
+CREATE TRIGGER notify_suppression_sweep AFTER INSERT ON notify_suppression
+WHEN NOT NEW.lifted
+BEGIN
+  INSERT INTO notify_transition (delivery_id, "from", "to", reason, actor)
+    SELECT d.id, d.state, 'suppressed', NEW.reason, COALESCE(NULLIF(NEW.actor, ''), 'sql')
+    FROM notify_delivery d JOIN notify_work w ON w.delivery_id = d.id
+    WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel
+      AND d.state IN ('queued', 'temporary_failure') AND w.step = 'send'
+      AND (NEW.reason NOT IN ('invalid_recipient', 'hard_bounce') OR NEW.fingerprint IS NULL
+           OR d.fingerprint = NEW.fingerprint)
+    ORDER BY d.id;
+  UPDATE notify_delivery SET state = 'suppressed', reason = NEW.reason,
+    settled_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000',
+    updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000',
+    fencing_token = 1 + (SELECT w.fencing_token FROM notify_work w WHERE w.delivery_id = notify_delivery.id)
+  WHERE id IN (
+    SELECT d.id FROM notify_delivery d JOIN notify_work w ON w.delivery_id = d.id
+    WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel
+      AND d.state IN ('queued', 'temporary_failure') AND w.step = 'send'
+      AND (NEW.reason NOT IN ('invalid_recipient', 'hard_bounce') OR NEW.fingerprint IS NULL
+           OR d.fingerprint = NEW.fingerprint));
+  DELETE FROM notify_work WHERE step = 'send' AND delivery_id IN (
+    SELECT d.id FROM notify_delivery d
+    WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel AND d.state = 'suppressed');
+END;
+
+CREATE TRIGGER notify_consent_replace BEFORE INSERT ON notify_consent
+WHEN EXISTS (SELECT 1 FROM notify_consent WHERE id = NEW.id)
+BEGIN
+  SELECT RAISE(ABORT, 'notify_consent is append-only: insert a new row');
+END;
+
+CREATE TRIGGER notify_consent_delete BEFORE DELETE ON notify_consent
+BEGIN
+  SELECT RAISE(ABORT, 'notify_consent is append-only: insert a new row');
+END;
+
+CREATE TRIGGER notify_consent_update BEFORE UPDATE OF
+  id, recipient_id, channel, topic, granted, actor, note
+ON notify_consent
+BEGIN
+  SELECT RAISE(ABORT, 'notify_consent is append-only: insert a new row');
+END;
+
+CREATE TRIGGER notify_consent_update_at BEFORE UPDATE OF at ON notify_consent
+WHEN (datetime(substr(OLD.at, 1, 19), '+0 days') IS substr(OLD.at, 1, 19)
+    AND substr(OLD.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND OLD.at BETWEEN '1970' AND '9999')
+  OR NEW.at IS NOT (strftime('%Y-%m-%d %H:%M:%f', OLD.at) || '000')
+BEGIN
+  SELECT RAISE(ABORT, 'notify_consent is append-only: insert a new row');
+END;
+
+CREATE TRIGGER notify_consent_at AFTER INSERT ON notify_consent
+WHEN NOT (datetime(substr(NEW.at, 1, 19), '+0 days') IS substr(NEW.at, 1, 19)
+    AND substr(NEW.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND NEW.at BETWEEN '1970' AND '9999')
+BEGIN
+  SELECT RAISE(ABORT, 'notify_consent.at is not a time like 2027-03-28T09:00:00Z')
+  WHERE NOT (date(substr(NEW.at, 1, 10), '+0 days') IS substr(NEW.at, 1, 10)
+    AND substr(NEW.at, 11, 1) IN ('T', ' ') AND length(NEW.at) >= 16
+    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999', 0));
+  UPDATE notify_consent SET
+    at = strftime('%Y-%m-%d %H:%M:%f', NEW.at) || '000'
+  WHERE id = NEW.id;
+END;
+
+CREATE TRIGGER notify_consent_sweep AFTER INSERT ON notify_consent
+WHEN NOT NEW.granted
+BEGIN
+  INSERT INTO notify_transition (delivery_id, "from", "to", reason, actor)
+    SELECT d.id, d.state, 'suppressed', 'consent_revoked', COALESCE(NULLIF(NEW.actor, ''), 'sql')
+    FROM notify_delivery d JOIN notify_work w ON w.delivery_id = d.id
+    WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel
+      AND d.state IN ('queued', 'temporary_failure') AND w.step = 'send' AND d.topic = NEW.topic
+    ORDER BY d.id;
+  UPDATE notify_delivery SET state = 'suppressed', reason = 'consent_revoked',
+    settled_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000',
+    updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000',
+    fencing_token = 1 + (SELECT w.fencing_token FROM notify_work w WHERE w.delivery_id = notify_delivery.id)
+  WHERE id IN (
+    SELECT d.id FROM notify_delivery d JOIN notify_work w ON w.delivery_id = d.id
+    WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel
+      AND d.state IN ('queued', 'temporary_failure') AND w.step = 'send' AND d.topic = NEW.topic);
+  DELETE FROM notify_work WHERE step = 'send' AND delivery_id IN (
+    SELECT d.id FROM notify_delivery d
+    WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel AND d.state = 'suppressed');
+END;
+
+-------------------------------------------------------------- times that a person rewrites are honoured in any ISO form
+
+-- WHEN asks for the form alone, which is cheap: it is evaluated at every write of the tool. No other ISO form has it.
+
+CREATE TRIGGER notify_delivery_times AFTER UPDATE OF due_at, expires_at, first_tried_at, doubt_since, accepted_at,
+  settled_at, created_at, updated_at
+ON notify_delivery WHEN NEW.due_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+  OR NEW.expires_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+  OR NEW.first_tried_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+  OR NEW.doubt_since NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+  OR NEW.accepted_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+  OR NEW.settled_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+  OR NEW.created_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+  OR NEW.updated_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+BEGIN
+  SELECT CASE name
+    WHEN 'due_at' THEN RAISE(ABORT, 'notify_delivery.due_at is not a time like 2027-03-28T09:00:00Z')
+    WHEN 'expires_at' THEN RAISE(ABORT, 'notify_delivery.expires_at is not a time like 2027-03-28T09:00:00Z')
+    WHEN 'first_tried_at' THEN RAISE(ABORT, 'notify_delivery.first_tried_at is not a time like 2027-03-28T09:00:00Z')
+    WHEN 'doubt_since' THEN RAISE(ABORT, 'notify_delivery.doubt_since is not a time like 2027-03-28T09:00:00Z')
+    WHEN 'accepted_at' THEN RAISE(ABORT, 'notify_delivery.accepted_at is not a time like 2027-03-28T09:00:00Z')
+    WHEN 'settled_at' THEN RAISE(ABORT, 'notify_delivery.settled_at is not a time like 2027-03-28T09:00:00Z')
+    WHEN 'created_at' THEN RAISE(ABORT, 'notify_delivery.created_at is not a time like 2027-03-28T09:00:00Z')
+    WHEN 'updated_at' THEN RAISE(ABORT, 'notify_delivery.updated_at is not a time like 2027-03-28T09:00:00Z')
+    END
+  FROM (SELECT 'due_at' AS name, NEW.due_at AS x UNION ALL SELECT 'expires_at', NEW.expires_at
+    UNION ALL SELECT 'first_tried_at', NEW.first_tried_at UNION ALL SELECT 'doubt_since', NEW.doubt_since
+    UNION ALL SELECT 'accepted_at', NEW.accepted_at UNION ALL SELECT 'settled_at', NEW.settled_at
+    UNION ALL SELECT 'created_at', NEW.created_at UNION ALL SELECT 'updated_at', NEW.updated_at)
+  WHERE x IS NOT NULL AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
+    AND substr(x, 11, 1) IN ('T', ' ') AND length(x) >= 16
+    AND COALESCE(datetime(x) BETWEEN '1970' AND '9999', 0));
+  UPDATE notify_delivery SET
+    due_at = CASE WHEN NEW.due_at GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.due_at
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.due_at) || '000' END,
+    expires_at = CASE WHEN NEW.expires_at GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.expires_at
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.expires_at) || '000' END,
+    first_tried_at = CASE WHEN NEW.first_tried_at GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.first_tried_at
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.first_tried_at) || '000' END,
+    doubt_since = CASE WHEN NEW.doubt_since GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.doubt_since
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.doubt_since) || '000' END,
+    accepted_at = CASE WHEN NEW.accepted_at GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.accepted_at
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.accepted_at) || '000' END,
+    settled_at = CASE WHEN NEW.settled_at GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.settled_at
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.settled_at) || '000' END,
+    created_at = CASE WHEN NEW.created_at GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.created_at
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.created_at) || '000' END,
+    updated_at = CASE WHEN NEW.updated_at GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.updated_at
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.updated_at) || '000' END
+  WHERE id = NEW.id;
+END;
+
+CREATE TRIGGER notify_work_times AFTER UPDATE OF due_at, eligible_at
+ON notify_work WHEN NEW.due_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+  OR NEW.eligible_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+BEGIN
+  SELECT CASE name
+    WHEN 'due_at' THEN RAISE(ABORT, 'notify_work.due_at is not a time like 2027-03-28T09:00:00Z')
+    WHEN 'eligible_at' THEN RAISE(ABORT, 'notify_work.eligible_at is not a time like 2027-03-28T09:00:00Z')
+    END
+  FROM (SELECT 'due_at' AS name, NEW.due_at AS x UNION ALL SELECT 'eligible_at', NEW.eligible_at)
+  WHERE x IS NOT NULL AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
+    AND substr(x, 11, 1) IN ('T', ' ') AND length(x) >= 16
+    AND COALESCE(datetime(x) BETWEEN '1970' AND '9999', 0));
+  UPDATE notify_work SET
+    due_at = CASE WHEN NEW.due_at GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.due_at
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.due_at) || '000' END,
+    eligible_at = CASE WHEN NEW.eligible_at GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.eligible_at
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.eligible_at) || '000' END
+  WHERE delivery_id = NEW.delivery_id;
+END;
+
+CREATE TRIGGER notify_attempt_times AFTER UPDATE OF started, finished
+ON notify_attempt WHEN NEW.started NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+  OR NEW.finished NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+BEGIN
+  SELECT CASE name
+    WHEN 'started' THEN RAISE(ABORT, 'notify_attempt.started is not a time like 2027-03-28T09:00:00Z')
+    WHEN 'finished' THEN RAISE(ABORT, 'notify_attempt.finished is not a time like 2027-03-28T09:00:00Z')
+    END
+  FROM (SELECT 'started' AS name, NEW.started AS x UNION ALL SELECT 'finished', NEW.finished)
+  WHERE x IS NOT NULL AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
+    AND substr(x, 11, 1) IN ('T', ' ') AND length(x) >= 16
+    AND COALESCE(datetime(x) BETWEEN '1970' AND '9999', 0));
+  UPDATE notify_attempt SET
+    started = CASE WHEN NEW.started GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.started
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.started) || '000' END,
+    finished = CASE WHEN NEW.finished GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.finished
+      ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.finished) || '000' END
+  WHERE delivery_id = NEW.delivery_id AND number = NEW.number;
+END;
+
+CREATE TRIGGER notify_transition_times AFTER UPDATE OF at
+ON notify_transition WHEN NEW.at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+BEGIN
+  SELECT RAISE(ABORT, 'notify_transition.at is not a time like 2027-03-28T09:00:00Z')
+  WHERE NOT (date(substr(NEW.at, 1, 10), '+0 days') IS substr(NEW.at, 1, 10)
+    AND substr(NEW.at, 11, 1) IN ('T', ' ') AND length(NEW.at) >= 16
+    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999', 0));
+  UPDATE notify_transition SET
+    at = strftime('%Y-%m-%d %H:%M:%f', NEW.at) || '000'
+  WHERE id = NEW.id;
+END;
+
+CREATE TRIGGER notify_gate_times AFTER UPDATE OF until
+ON notify_gate WHEN NEW.until NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+BEGIN
+  SELECT RAISE(ABORT, 'notify_gate.until is not a time like 2027-03-28T09:00:00Z')
+  WHERE NOT (date(substr(NEW.until, 1, 10), '+0 days') IS substr(NEW.until, 1, 10)
+    AND substr(NEW.until, 11, 1) IN ('T', ' ') AND length(NEW.until) >= 16
+    AND COALESCE(datetime(NEW.until) BETWEEN '1970' AND '9999', 0));
+  UPDATE notify_gate SET
+    until = strftime('%Y-%m-%d %H:%M:%f', NEW.until) || '000'
+  WHERE scope = NEW.scope AND name = NEW.name AND kind = NEW.kind;
+END;
