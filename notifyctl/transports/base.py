@@ -1,0 +1,154 @@
+"""What all transports share: the boundary towards the rest of the program, and what an exchange proves.
+
+What a loss proves depends on how far the exchange had come, and is decided here, once, for every provider:
+
+| phase | a loss, a timeout, an unreadable answer proves |
+|---|---|
+| OPENING: nothing of the message was written | `unavailable`: it concerns the whole transport |
+| WRITING: the request is not complete | `temporary_failure`: it certainly was not accepted |
+| WRITTEN: its last byte may have gone out | `ambiguous`: it may have been accepted |
+
+A deadline covers the whole exchange. It is checked immediately before every write, and nothing is written after it,
+also not by a process that was stopped meanwhile. Reading is allowed after it: an answer that has come is worth more
+than doubt. `Deadline.at` may be brought forward while an exchange runs (a drain); that is noticed within a second.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import IntEnum
+from typing import ClassVar
+
+from notifyctl.clock import Deadline
+from notifyctl.model import (
+    CannotTell,
+    Capabilities,
+    Finding,
+    Message,
+    Outcome,
+    OutcomeKind,
+    Receipt,
+    Request,
+    Scope,
+)
+from notifyctl.settings import TransportSettings
+
+
+class Phase(IntEnum):
+    """How far an exchange has come; see the table above."""
+
+    OPENING = 0
+    WRITING = 1
+    WRITTEN = 2
+
+
+class Trouble(Exception):
+    """Why an exchange ended without an answer to the message: a reason code, never a text from outside.
+
+    `code` is the server's own machine-readable code. `config`: a person must mend the configuration. `kind`: the
+    outcome, where it is certain whatever the phase.
+    """
+
+    def __init__(self, reason: str, *, code: str = "", config: bool = False, kind: OutcomeKind | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+        self.config = config
+        self.kind = kind
+
+
+_WHEN_LOST = {
+    Phase.OPENING: OutcomeKind.UNAVAILABLE,
+    Phase.WRITING: OutcomeKind.TEMPORARY_FAILURE,
+    Phase.WRITTEN: OutcomeKind.AMBIGUOUS,
+}
+
+
+class Exchange:
+    """One submission under way: its deadline, and the phase that decides what a loss proves."""
+
+    __slots__ = ("deadline", "phase")
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline = deadline
+        self.phase = Phase.OPENING
+
+    def check(self) -> None:
+        """To be called immediately before every write: raises Trouble once the deadline has passed."""
+        if self.deadline.passed:
+            raise Trouble("deadline")
+
+    def outcome(self, trouble: Trouble) -> Outcome:
+        """What `trouble` proves in the present phase."""
+        kind = trouble.kind or _WHEN_LOST[self.phase]
+        reason = trouble.reason
+        if reason == "connection_lost" and kind is OutcomeKind.AMBIGUOUS:
+            reason = "reply_lost"
+        scope = Scope.ACCOUNT if kind is OutcomeKind.UNAVAILABLE else Scope.DESTINATION
+        return Outcome(kind, reason, scope=scope, code=trouble.code, config=trouble.config)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """What `doctor` shows of a transport: `outcome` None when it answered and let us in."""
+
+    outcome: Outcome | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+class Transport(ABC):
+    """One configured way out. All methods may be called from several threads at once.
+
+    The constructor reads the configuration and its secrets (ConfigError) and opens no connection.
+    """
+
+    CAPABILITIES: ClassVar[Capabilities]
+
+    def __init__(self, settings: TransportSettings) -> None:
+        self.settings = settings
+        self.capabilities = self.CAPABILITIES
+        if settings.settle_delay is not None:
+            self.capabilities = replace(self.CAPABILITIES, settle_delay=settings.settle_delay)
+
+    @abstractmethod
+    def prepare(self, message: Message) -> Request:
+        """Everything that will be written for `message`, credentials excluded. Pure.
+
+        Raises InputError where the message can never be written in this transport's format.
+        """
+
+    @abstractmethod
+    def submit(self, requests: Sequence[Request], deadline: Deadline, validity: float | None) -> list[Outcome]:
+        """Send, and say per request what that proved; network trouble is an outcome, never an exception.
+
+        At most `capabilities.max_batch` requests. `validity`: seconds during which the message is worth delivering,
+        for providers that take a time to live; None: no limit.
+        """
+
+    def receipts(self, remote_ids: Iterable[str]) -> dict[str, Receipt]:  # noqa: ARG002 - part of the boundary
+        """What became of accepted messages, by remote id. Only for transports whose receipts are looked up."""
+        return {}
+
+    def find(
+        self,
+        key: str,  # noqa: ARG002
+        recipient: str = "",  # noqa: ARG002
+        since: datetime | None = None,  # noqa: ARG002
+        until: datetime | None = None,  # noqa: ARG002
+    ) -> Finding:
+        """Whether the request written under `key`, to `recipient` between the two instants, was accepted."""
+        return CannotTell()
+
+    def feed(self, cursor: str | None) -> tuple[list[Receipt], str | None]:
+        """Receipts that arrived since `cursor` (None: from the beginning), and the next cursor."""
+        return [], cursor
+
+    def check(self, deadline: Deadline) -> Checkup:  # noqa: ARG002
+        """Whether the transport answers and lets us in; sends no message."""
+        return Checkup()
+
+    def close(self) -> None:  # noqa: B027 - most transports keep nothing open
+        """Give back what is kept open; may be called twice. Never raises."""

@@ -1,0 +1,64 @@
+"""The kinds of transport as light data: the configuration is checked against it at every idle tick.
+
+A provider's module is imported when one of its transports is opened, never earlier; and neither `model` nor
+`dataclasses` is imported here, because the two alone would double what an idle tick costs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from notifyctl.errors import ConfigError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from notifyctl.settings import TransportSettings
+    from notifyctl.transports.base import Transport
+
+
+class Kind(NamedTuple):
+    """One kind: `module` is `MODULE:CLASS` below this package, `keys` those only this kind has, secrets included.
+
+    `channels` by name (a `Channel` is found in it too). Each of `secrets` may be given as KEY, KEY_env, KEY_file or
+    KEY_command.
+    """
+
+    module: str
+    channels: frozenset[str]
+    keys: frozenset[str]
+    secrets: frozenset[str] = frozenset()
+
+
+COMMON_KEYS = frozenset({"kind", "from", "reply_to", "rate", "deadline", "drain", "settle_delay", "cooldown"})
+
+KINDS: dict[str, Kind] = {
+    "smtp": Kind(
+        module="smtp:Smtp",
+        channels=frozenset({"email"}),
+        keys=frozenset({"host", "port", "tls", "ca_file", "username", "password", "max_messages_per_connection"}),
+        secrets=frozenset({"username", "password"}),  # at many providers the user name is an API key
+    ),
+    "file": Kind(
+        module="file:Folder",
+        channels=frozenset({"email", "sms"}),
+        keys=frozenset({"path", "fail"}),
+    ),
+}
+
+
+def open_transport(settings: TransportSettings) -> Transport:
+    """The transport that `settings` describes, ready to submit. Nothing is sent yet.
+
+    Raises ConfigError naming `transports.NAME.KEY` for what is missing, malformed or unreadable.
+    """
+    from importlib import import_module
+
+    kind = KINDS.get(settings.kind)
+    if kind is None:
+        raise settings.error("kind", "is unknown", f"it may be {', '.join(sorted(KINDS))}")
+    module, _, name = kind.module.partition(":")
+    transport: type[Transport] = getattr(import_module(f"notifyctl.transports.{module}"), name)
+    try:
+        return transport(settings)
+    except UnicodeError:  # an embedded NUL or a lone surrogate in a path or host
+        raise ConfigError(f"transports.{settings.name} holds a text that cannot be encoded") from None
