@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from notifyctl.lifecycle_clocks import Clock, backoff, eligible_at
-from notifyctl.lifecycle_facts import CERTAIN_FAILURES, CHARGING, Case, Facts, Trigger
+from notifyctl.lifecycle_facts import CERTAIN_FAILURES, Case, Facts, Trigger
 from notifyctl.lifecycle_table import INDEX, RULES, Effect, Rule, To
 from notifyctl.model import (
     FINGERPRINT_REASONS,
@@ -116,13 +116,9 @@ class Transition:
     lease_recovered: bool
     clear_pins: bool
     trail: bool  # a notify_transition row is to be written
+    untouched: bool  # delivery and work row stay as they are, owner, token, reason and times included: to be written
+    # are only the attempt's outcome or the receipt, and what `trail` and `suppress` say
     effects: tuple[Effect, ...]
-
-    @property
-    def evidence_only(self) -> bool:
-        """Delivery, work row and trail stay untouched: only the attempt's outcome or the receipt is to be written."""
-        only = Effect.ATTEMPT_ONLY in self.effects or Effect.RECEIPT_ONLY in self.effects
-        return only and not self.trail and Effect.DOUBT_RECOMPUTED not in self.effects
 
 
 def decide(
@@ -195,7 +191,7 @@ def late(
     """What an outcome leads to that is learnt by somebody who does not own the delivery any more.
 
     The outcome itself always belongs on its attempt. `facts` are the delivery's as they are now, with
-    `attempt_started` and `other_doubt` for the attempt the outcome is of. See `Transition.evidence_only`.
+    `attempt_started` and `other_doubt` for the attempt the outcome is of. See `Transition.untouched`.
     """
     trigger = trigger_of(outcome)
     arrived = Trigger.LATE_ACCEPTED if trigger is Trigger.ACCEPTED else Trigger.LATE_OTHER
@@ -275,7 +271,7 @@ def _apply(rule: Rule, case: Case) -> Transition:
     same_work = rule.clock is Clock.SAME
     step = facts.step if same_work else rule.step
     state = _state(rule, case)
-    begins = Effect.OPEN_ATTEMPT in effects
+    begins, used = Effect.OPEN_ATTEMPT in effects, _used(rule, case)
     stays = same_work or begins or (step is facts.step and facts.state is not State.SENDING)
     kept = facts.tries if stays else 0
     held = Effect.HOLD in effects
@@ -293,8 +289,8 @@ def _apply(rule: Rule, case: Case) -> Transition:
         mandate=rule.mandate or (facts.mandate if same_work or begins or step is facts.step is Step.SEND else None),
         tries=facts.tries + 1 if Effect.TRIES in effects else kept,
         reason=reason,
-        charged=case.trigger in CHARGING,
-        used=_used(rule, case),
+        charged=used > facts.used,
+        used=used,
         doubt_since=_doubt_since(effects, case),
         accepted_at=case.now if accepts else facts.accepted_at,
         first_tried_at=case.now if restarts else facts.first_tried_at or (case.now if begins else None),
@@ -308,6 +304,7 @@ def _apply(rule: Rule, case: Case) -> Transition:
         lease_recovered=Effect.RECOVERY in effects and facts.owned,
         clear_pins=Effect.PINS_CLEARED in effects,
         trail=changed or Effect.TRAIL in effects or (held and not facts.held),
+        untouched=same_work and not {Effect.TOKEN, Effect.DOUBT_RECOMPUTED}.intersection(effects),
         effects=effects,
     )
 
@@ -315,9 +312,18 @@ def _apply(rule: Rule, case: Case) -> Transition:
 def _apply_as_on_time(rule: Rule, case: Case) -> Transition:
     """The only doubtful attempt turns out to have failed: as if that had been known in time, by a non-owner's hand."""
     assert case.on_time is not None
-    # Its loss was charged; whether it counts is decided anew.
-    used = max(case.facts.used - 1, 0)
-    facts = replace(case.facts, state=State.SENDING, owned=True, doubt_since=None, used=used)
+    # Its loss may have been charged; whether it counts is decided anew.
+    used = max(case.facts.used - (1 if case.facts.attempt_charged else 0), 0)
+    facts = replace(
+        case.facts,
+        state=State.SENDING,
+        step=Step.RESOLVE,
+        owned=True,
+        mandate=None,
+        doubt_since=None,
+        used=used,
+        attempt_charged=False,
+    )
     made = decide(
         facts, case.on_time, case.now, case.lane, case.capabilities,
         jitter=case.jitter, reason=case.reason, retry_after=case.retry_after,
@@ -345,7 +351,7 @@ def _state(rule: Rule, case: Case) -> State:
 def _used(rule: Rule, case: Case) -> int:
     if Effect.GRANT in rule.effects:
         return 0 if case.reset_attempts else min(case.facts.used, max(case.lane.max_attempts - 1, 0))
-    return case.used
+    return case.facts.used if Effect.ATTEMPT_ONLY in rule.effects else case.used
 
 
 def _doubt_since(effects: tuple[Effect, ...], case: Case) -> datetime | None:

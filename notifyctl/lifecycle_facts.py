@@ -66,7 +66,9 @@ T = Trigger
 CERTAIN_FAILURES = (T.TEMPORARY_FAILURE, T.RATE_LIMITED, T.UNAVAILABLE, T.PERMANENT_FAILURE, T.INVALID)
 TERMINAL_RECEIPTS = (T.RECEIPT_DELIVERED, T.RECEIPT_HARD, T.RECEIPT_FAILED)
 NON_TERMINAL_RECEIPTS = (T.RECEIPT_PENDING, T.RECEIPT_NOT_YET, T.RECEIPT_ERROR)
-CHARGING = frozenset({T.ACCEPTED, T.TEMPORARY_FAILURE, T.PERMANENT_FAILURE, T.INVALID, T.AMBIGUOUS, T.LAPSE})
+CHARGING = frozenset(
+    {T.ACCEPTED, T.TEMPORARY_FAILURE, T.PERMANENT_FAILURE, T.INVALID, T.AMBIGUOUS, T.LAPSE, T.LATE_ACCEPTED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Facts:
     state: State | None  # None: not inserted yet
     step: Step | None = None  # of the work row; None: there is none
     owned: bool = False  # somebody holds the work row; what only an owner may do needs it
-    used: int = 0  # charged attempts, as stored: one judged in time is not among them yet, one judged late is
+    used: int = 0  # charged attempts as stored
     tries: int = 0  # uncharged tries of the current step; begin keeps them, so that waits grow
     due_at: datetime | None = None
     eligible_at: datetime | None = None
@@ -85,6 +87,7 @@ class Facts:
     doubt_since: datetime | None = None
     accepted_at: datetime | None = None
     attempt_started: datetime | None = None  # of the attempt being judged
+    attempt_charged: bool = False  # `used` already counts the attempt being judged: it was recorded as lost
     mandate: Mandate | None = None
     other_doubt: datetime | None = None  # earliest start of another attempt of unknown outcome, an open one included
     held: bool = False  # a person has been told of this doubt already
@@ -125,7 +128,8 @@ class Case:
     @property
     def used(self) -> int:
         """Charged attempts, with the one being judged where this trigger charges it."""
-        return self.facts.used + 1 if self.trigger in CHARGING else self.facts.used
+        counted = self.trigger not in CHARGING or self.facts.attempt_charged
+        return self.facts.used + (0 if counted else 1)
 
     @property
     def doubt(self) -> datetime | None:

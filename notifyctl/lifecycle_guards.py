@@ -48,7 +48,7 @@ def _waiting(f: Facts) -> bool:
     return f.step is SEND and f.accepted_at is None and mandated
 
 
-NOTHING = Source("∅", _of(None))
+NOTHING = Source("∅", _of(None), lambda f: f.accepted_at is None)
 WAITING = Source("queued, temporary_failure, mandated ambiguous", MOVABLE, _waiting)
 CLAIMED = Source("claimed (send)", MOVABLE, lambda f: f.owned and _waiting(f))
 SENDING = Source("sending", _of(S.SENDING), lambda f: f.owned and f.accepted_at is None)
