@@ -443,7 +443,7 @@ BY_OTHERS = {
 }  # fmt: skip
 
 
-def rows(triggers: set[Trigger], *states: State) -> Any:
+def rows(triggers: set[Trigger], *states: State) -> pytest.MarkDecorator:
     chosen = [r for r in TABLE if r[1] in triggers and (not states or r[0].state in states)]
     assert chosen
     return pytest.mark.parametrize("row", chosen, ids=_name)
