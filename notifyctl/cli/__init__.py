@@ -1,0 +1,55 @@
+"""The `notifyctl` command: parse, call, render. No SQL and no rules in here.
+
+`main` answers two things before Typer is imported, because Typer alone costs sixteen times an interpreter's start:
+`--version`, and "is anything due?" for a tick under cron. Everything else takes the long way through `cli.app`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from notifyctl import __version__
+from notifyctl.errors import NotifyctlError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"] and sys.stdout is not None:
+        return _print_version()
+    from notifyctl.cli import door
+
+    ledger = None
+    if door.is_tick(arguments):
+        try:
+            idle, ledger = door.ask(arguments)
+        except KeyboardInterrupt:
+            return 130
+        except NotifyctlError as error:
+            return _report(error)
+        if idle:
+            return 0
+    from notifyctl.cli.app import run
+
+    return run(arguments, connection=ledger.connection if ledger else None)
+
+
+def _report(error: NotifyctlError) -> int:
+    from notifyctl.cli.output import Output
+
+    return Output.of_process().failure(error)
+
+
+def _print_version() -> int:
+    try:
+        sys.stdout.write(f"notifyctl {__version__}\n")
+        sys.stdout.flush()
+    except OSError:
+        from notifyctl.cli.app import run
+
+        return run(["--version"])
+    return 0

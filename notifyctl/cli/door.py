@@ -1,0 +1,102 @@
+"""The front door: a tick under cron with nothing due ends here, with only the configuration and the driver imported.
+
+It reads the few options that decide which rows are asked about. Anything else on the command line, a terminal, and a
+ledger that is not as expected take the long way, which judges and reports.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from notifyctl import configfile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from notifyctl.ledger.database import Ledger
+
+_TICKS = ("dispatch", "poll-receipts", "reconcile")
+_VALUED = (
+    "--config",
+    "--lane",
+    "--channel",
+    "--region",
+    "--transport",
+    "--limit",
+    "--max-seconds",
+    "--batch",
+    "--concurrency",
+)
+_NARROWING = ("--lane", "--channel", "--region", "--config")  # the others change how much is done, not what is due
+
+
+def is_tick(arguments: Sequence[str]) -> bool:
+    """Whether one of the ticks is run where nobody watches."""
+    return any(word in _TICKS for word in arguments) and not os.isatty(1)
+
+
+def ask(arguments: Sequence[str]) -> tuple[bool, Ledger | None]:
+    """(whether there is certainly nothing to do, the open Postgres ledger to go on with or None).
+
+    Raises ConfigError, and LedgerUnavailable when Postgres cannot be reached: asking again would wait twice.
+    """
+    parsed = _parse(arguments)
+    if parsed is None:
+        return False, None
+    command, options = parsed
+    from notifyctl.transports.registry import KINDS
+
+    path = configfile.find(next(iter(options["--config"]), None), os.environ)
+    document = configfile.read(path, environ=os.environ, kinds=KINDS)
+    lanes = _lanes(document, options)
+    if not lanes or document["log"]["level"] == "debug":
+        return False, None
+    url, region = document["ledger"]["url"], next(iter(options["--region"]), document["region"])
+    from notifyctl.ledger import front
+
+    if url.startswith("sqlite:"):
+        name = url.removeprefix("sqlite:///")
+        return front.ask_sqlite(name, command, instance=document["instance"], lanes=lanes, region=region), None
+    from notifyctl.ledger.database import Ledger
+
+    ledger = Ledger(url, patience=document["ledger"]["patience"])
+    if not front.ask_postgres(ledger, command, instance=document["instance"], lanes=lanes, region=region):
+        return False, ledger
+    ledger.close()
+    return True, None
+
+
+def _parse(arguments: Sequence[str]) -> tuple[str, dict[str, list[str]]] | None:
+    """The command and its options by name; None for anything that is not plainly a quiet tick."""
+    options: dict[str, list[str]] = {name: [] for name in _VALUED}
+    command = ""
+    words = iter(arguments)
+    for word in words:
+        if word in _TICKS and not command:
+            command = word
+            continue
+        name, equals, value = word.partition("=")
+        if name not in options or (name != "--config" and not command):
+            return None
+        if not equals:
+            value = next(words, "")
+        if not value or (name not in _NARROWING and not _number(name, value)):
+            return None
+        options[name].append(value)
+    if any(len(options[name]) > 1 for name in _VALUED if name != "--lane"):
+        return None
+    return (command, options) if command else None
+
+
+def _number(name: str, value: str) -> bool:
+    return name == "--transport" or (value.isascii() and value.isdigit() and int(value) > 0)
+
+
+def _lanes(document: dict[str, Any], options: dict[str, list[str]]) -> list[str]:
+    """The configured lanes that this tick concerns; empty where a named one is unknown (the long way says so)."""
+    lanes = document["lanes"]
+    named, channels = options["--lane"] or list(lanes), options["--channel"]
+    if any(name not in lanes for name in named):
+        return []
+    return [name for name in named if not channels or lanes[name]["channel"] in channels]
