@@ -246,5 +246,5 @@ def _trouble(problem: OSError) -> Trouble:
     """What the system's refusal means; ours is the only account there is, so it is never the message's fault."""
     if problem.errno in _MEND:
         return Trouble("folder_not_writable", config=True, kind=OutcomeKind.UNAVAILABLE)
-    full = problem.errno in {errno.ENOSPC, errno.EDQUOT}
+    full = problem.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
     return Trouble("disk_full" if full else "folder_failed", kind=OutcomeKind.UNAVAILABLE)

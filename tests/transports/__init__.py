@@ -1,0 +1,1 @@
+"""Tests of the ways out, against real sockets and real folders."""
