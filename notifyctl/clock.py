@@ -48,3 +48,9 @@ class Deadline:
 
     def __repr__(self) -> str:
         return f"Deadline({self.remaining():+.3f}s)"
+
+
+def sleep_until(at: float) -> None:
+    """Sleep until a point of the monotonic clock; returns at once if it has passed."""
+    while (left := at - monotonic()) > 0:
+        time.sleep(left)

@@ -243,6 +243,67 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
+class Template:
+    """One published version: `parts` maps (locale, part) to its source.
+
+    A part is `subject`, `text`, `html` or `sms`; locale "" holds what was published outside any locale folder.
+    """
+
+    name: str
+    version: str
+    parts: Mapping[tuple[str, str], str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One claimed delivery with everything needed to send it, so that no row costs a query of its own.
+
+    The columns of notify_delivery, then what the claim gave (`token`, `tries`, `mandate`, `was_eligible_at`,
+    `recovered`: taken over from an owner whose lease had passed), then what was joined in: the recipient's current
+    endpoint, newest consent for the topic, a matching suppression's reason, and the digest of the earliest attempt
+    whose outcome is unknown.
+    """
+
+    id: int
+    event_id: str
+    recipient_id: str
+    channel: Channel
+    lane: str
+    region: str
+    topic: str | None
+    template: str
+    template_version: str | None
+    locale: str | None
+    variables: Mapping[str, object] = field(repr=False)
+    attachments: tuple[Attachment, ...]
+    destination: str | None = field(repr=False)
+    due_at: datetime
+    expires_at: datetime | None
+    content_digest: str | None
+    idempotency_key: str
+    state: State
+    attempts_used: int
+    first_tried_at: datetime | None
+    doubt_since: datetime | None
+    accepted_at: datetime | None
+    endpoint_id: int | None
+    fingerprint: str | None
+    transport: str | None
+    sender: str | None
+    message_date: datetime | None
+    token: int = 0
+    tries: int = 0
+    mandate: Mandate | None = None
+    was_eligible_at: datetime | None = None
+    recovered: bool = False
+    current_endpoint_id: int | None = None
+    address: str | None = field(default=None, repr=False)
+    consent: bool | None = None
+    suppression: str | None = None
+    doubtful_digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Mailbox:
     """One mail address with an optional display name; `address` is normalized (IDNA domain, local part as is)."""
 

@@ -33,6 +33,7 @@ _BEGIN_POSTGRES = (
 )
 # serialization_failure, deadlock_detected, lock_not_available: the whole transaction is run again
 _RETRIED = frozenset({"40001", "40P01", "55P03"})
+_REFUSED = ("password authentication", "no pg_hba.conf entry", "no password supplied", "does not exist")
 
 
 class Tx:
@@ -118,14 +119,17 @@ class Ledger:
     @contextmanager
     def write(self) -> Iterator[Tx]:
         """A writing transaction as a block, for commands a person runs: not run again once it has begun."""
-        with self._errors():
-            tx = self._begin_waiting(write=True)
-            try:
+        tx = self._begin_waiting(write=True)
+        try:
+            with self._errors():
                 yield tx
-            except BaseException:
-                self._rollback()
-                raise
-            self._command("COMMIT")
+                self._command("COMMIT")
+        except _Again as again:
+            self._rollback()
+            raise again.reported from again.__cause__
+        except BaseException:
+            self._rollback()
+            raise
 
     def _transact(self, work: Callable[[Tx], T], *, write: bool) -> T:
         give_up = clock.monotonic() + self.patience
@@ -280,15 +284,17 @@ class Ledger:
         except NotifyctlError:
             raise
         except sqlite3.Error as error:
-            raise self._sqlite_error(error) from error
+            converted = self._sqlite_error(error)
+            if converted is None:
+                raise
+            raise converted from error
         except Exception as error:
-            if self.dialect is POSTGRES:
-                converted = postgres_error(error, self._connection)
-                if converted is not None:
-                    raise converted from error
-            raise
+            converted = postgres_error(error, self._connection) if self.dialect is POSTGRES else None
+            if converted is None:
+                raise
+            raise converted from error
 
-    def _sqlite_error(self, error: sqlite3.Error) -> Exception:
+    def _sqlite_error(self, error: sqlite3.Error) -> Exception | None:
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         path = self._path
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -306,17 +312,18 @@ class Ledger:
                 code="ledger_read_only",
             )
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            cause = "the disk is full" if code == sqlite3.SQLITE_FULL else "input/output error"
             return LedgerUnavailable(
-                f"the ledger {path} cannot be written: {'the disk is full' if code == sqlite3.SQLITE_FULL else 'I/O error'}",
+                f"the ledger {path} cannot be written: {cause}",
                 hint="free some space; nothing that was recorded is lost",
                 code="disk",
             )
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return ConfigError(f"{path} is not a usable SQLite database", hint="restore it from a backup", code="ledger")
-        return error
+            return ConfigError(f"{path} is not a usable SQLite database", hint="restore a backup", code="ledger")
+        return None
 
 
-class _Again(Exception):  # noqa: N818  (a signal to the retry loop, never reported itself)
+class _Again(Exception):
     """The transaction may be run again; `lost`: on a new connection. `reported` is raised when patience ends."""
 
     def __init__(self, reported: NotifyctlError, *, lost: bool = False) -> None:
@@ -379,7 +386,8 @@ def postgres_error(error: Exception, connection: Any) -> Exception | None:
                 code="ledger_locked",
             )
         )
-    if state in ("28P01", "28000", "3D000", "42501") or "password authentication" in str(error):
+    text = "" if state else str(error)  # a refused connection has no SQLSTATE
+    if state in ("28P01", "28000", "3D000", "42501") or any(sign in text for sign in _REFUSED):
         return ConfigError(
             f"Postgres refuses the ledger's connection or a statement (SQLSTATE {state or '28P01'})",
             hint="check user, password, database and grants of ledger.url",

@@ -89,7 +89,7 @@ class Postgres(Dialect):
     def _source(match: re.Match[str]) -> str:
         name, columns = match.group(1), _columns(match.group(2))
         picked = ", ".join(
-            f"value -> {i} AS {column}" if kind == "jsonb" else f"CAST(value ->> {i} AS {kind}) AS {column}"
+            (f"NULLIF(value -> {i}, 'null')" if kind == "jsonb" else f"CAST(value ->> {i} AS {kind})") + f" AS {column}"
             for i, (column, kind) in enumerate(columns)
         )
         return f"(SELECT {picked} FROM jsonb_array_elements(CAST(:{name} AS jsonb)) AS t(value)) AS {name}"

@@ -76,6 +76,7 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
   fencing_token    BIGINT NOT NULL DEFAULT 0,  -- the work row's, saved when the delivery settles
   remote_id        TEXT,
   accepted_at      TIMESTAMPTZ,
+  receipts_from    TIMESTAMPTZ,   -- where the receipt deadline counts from; NULL: accepted_at
   settled_at       TIMESTAMPTZ,
   created_at       TIMESTAMPTZ NOT NULL DEFAULT now(),
   updated_at       TIMESTAMPTZ NOT NULL DEFAULT now(),

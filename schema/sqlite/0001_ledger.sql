@@ -81,6 +81,7 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
   fencing_token    INTEGER NOT NULL DEFAULT 0,   -- the work row's, saved when the delivery settles
   remote_id        TEXT,
   accepted_at      TEXT,
+  receipts_from    TEXT,   -- where the receipt deadline counts from; NULL: accepted_at
   settled_at       TEXT,
   created_at       TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
   updated_at       TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),

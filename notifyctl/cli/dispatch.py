@@ -1,0 +1,101 @@
+"""`dispatch`: one bounded run over the lanes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from notifyctl.cli.options import DryRun, Lanes, Region, Session, command, family
+from notifyctl.errors import EXIT_OK, UsageError
+
+app = family()
+
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many rows in this run.")]
+MaxSeconds = Annotated[
+    float, typer.Option("--max-seconds", metavar="S", min=0.0, help="Claim nothing more after so long.")
+]
+Channels = Annotated[str | None, typer.Option("--channel", metavar="CHANNEL", help="Only lanes of this channel.")]
+Batch = Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="Rows per claim.")]
+Concurrency = Annotated[int | None, typer.Option("--concurrency", metavar="N", min=1, help="Exchanges at once.")]
+
+
+@command(app, "dispatch")
+def dispatch(
+    session: Session,
+    lane: Lanes = None,
+    channel: Channels = None,
+    region: Region = None,
+    limit: Limit = None,
+    max_seconds: MaxSeconds = 50.0,
+    batch: Batch = None,
+    concurrency: Concurrency = None,
+    dry_run: DryRun = False,
+) -> int:
+    """Claim what is due, submit it, record what happened, and exit."""
+    from notifyctl.model import Channel
+    from notifyctl.ticks import lanes as choosing
+    from notifyctl.ticks.run import Run
+
+    config = session.config
+    if channel is not None and channel not in set(Channel):
+        raise UsageError(f"--channel is {channel!r}; it may be email or sms")
+    chosen = choosing.chosen(config, lane or [], Channel(channel) if channel else None)
+    home = config.region if region is None else region
+    ledger = session.ledger()
+    try:
+        if dry_run:
+            return _dry_run(session, ledger, [(one.name, home) for one in chosen], limit)
+        run = Run(config, ledger, "dispatch", max_seconds=max_seconds, limit=limit)
+        tick = choosing.dispatch(run, chosen, home, batch=batch, concurrency=concurrency)
+        code = tick()
+        if session.out.json:
+            session.out.document(tick.document())
+        else:
+            _say(session, tick.document(), tick.report.reasons, code)
+        return code
+    finally:
+        ledger.close()
+
+
+def _say(session: Session, document: dict[str, Any], reasons: dict[str, int], code: int) -> None:
+    """A line for a terminal; under cron only where a person is needed."""
+    counts = [f"{document[name]} {name.replace('_', ' ')}" for name in _SHOWN if document[name]]
+    line = f"dispatch: {', '.join(counts) or 'nothing due'} in {document['seconds']:.1f} s"
+    if code == EXIT_OK:
+        session.out.summary(line)
+        return
+    why = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items(), key=lambda r: -r[1])[:5])
+    session.out.complain(f"{line}{f'; {why}' if why else ''}; see: notifyctl inspect")
+
+
+_SHOWN = (
+    "claimed", "accepted", "temporary_failure", "rate_limited", "unavailable", "permanent_failure", "ambiguous",
+    "suppressed", "expired", "deferred", "dead_letter", "held", "released", "leases_recovered",
+)  # fmt: skip
+
+
+def _dry_run(session: Session, ledger: Any, pairs: list[tuple[str, str]], limit: int | None) -> int:
+    from notifyctl.ledger import backlog, gate
+
+    waiting, gates = ledger.read(lambda tx: (backlog.waiting(tx, pairs), gate.closed(tx)))
+    lanes: dict[str, Any] = {}
+    would = 0
+    for name, found in waiting.items():
+        shut = gates.get(("lane", name)) or gates.get(("transport", session.config.lanes[name].transport))
+        held = dict(found.held_by)
+        if shut and found.due:
+            held["gate"] = found.due
+        lanes[name] = {"due": found.due, "held_by": held}
+        would += 0 if shut else found.due
+    would = would if limit is None else min(would, limit)
+    if session.out.json:
+        session.out.document({"would_claim": would, "lanes": lanes})
+        return EXIT_OK
+    session.out.text(f"would claim {would}")
+    rows = [
+        (name, one["due"], ", ".join(f"{count} {why}" for why, count in sorted(one["held_by"].items())))
+        for name, one in lanes.items()
+    ]
+    session.out.table(("lane", "due", "waiting for"), rows)
+    return EXIT_OK

@@ -1,0 +1,51 @@
+"""Keyed digests: each is an HMAC-SHA-256 under a key of its own, derived from the ledger's one random secret.
+
+So nothing that leaves the ledger (wire keys, fingerprints in the trail) can be turned back into an address or an event
+by guessing, and two ledgers that share a provider account never meet on a key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+
+from notifyctl.model import Attachment, Request
+
+
+class Keys:
+    """The derived keys of one ledger; `secret` is notify_meta's, in hex."""
+
+    def __init__(self, secret: str) -> None:
+        root = bytes.fromhex(secret)
+        self._wire, self._fingerprint, self._content, self._request = (
+            hmac.digest(root, label, "sha256") for label in (b"wire", b"fingerprint", b"content", b"request")
+        )
+
+    def wire(self, idempotency_key: str) -> str:
+        """What providers see: 32 characters [a-z2-7], stable, telling nothing (it survives being lower-cased)."""
+        digest = hmac.digest(self._wire, idempotency_key.encode(), "sha256")
+        return base64.b32encode(digest[:20]).decode("ascii").lower()
+
+    def fingerprint(self, channel: str, address: str) -> str:
+        """The only form of an address outside its own columns; `address` is the bare normalized form."""
+        return hmac.digest(self._fingerprint, f"{channel}:{address}".encode(), "sha256")[:16].hex()
+
+    def content(
+        self, variables: Mapping[str, object], attachments: Sequence[Attachment], destination: str | None
+    ) -> str:
+        """Over what a delivery says and to whom, in canonical form: still comparable once the content is erased."""
+        document = [variables, [[a.key, a.sha256, a.filename, a.content_type] for a in attachments], destination]
+        text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hmac.digest(self._content, text.encode(), "sha256").hex()
+
+    def request(self, request: Request) -> str:
+        """Over every byte that will be written, so that a replay that would differ is noticed."""
+        mac = hmac.new(self._request, digestmod=hashlib.sha256)
+        for part in request.envelope:
+            mac.update(part.encode("utf-8", "surrogatepass"))
+            mac.update(b"\0")
+        mac.update(request.body)
+        return mac.hexdigest()

@@ -1,0 +1,217 @@
+"""Begin: the attempt is on disk before the first byte of it goes out (invariant I6).
+
+Fenced by (owner, token) and set-based. Consent, suppression, expiry, gates and pace are decided here, in the
+transaction that opens the attempt. Work rows are locked first: triggers of the suppression and consent tables lock
+the same rows, so what an application commits before this statement is seen, and what it commits later waits.
+SKIP LOCKED: an application's open transaction delays its own rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from notifyctl.ledger import gate, pace
+from notifyctl.ledger.claim import CONSENT, SUPPRESSION
+from notifyctl.ledger.database import Tx
+from notifyctl.model import ConsentMode, Delivery, Rate
+from notifyctl.pacing import take
+from notifyctl.policy import check
+
+HORIZON = timedelta(milliseconds=100)  # how far ahead a slot may be taken: its worker waits for it
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """One composed delivery about to go out, with what is pinned and recorded of it.
+
+    `deadline`: seconds until the exchange is over, margin included. `limits`: every (key, rate) it counts against.
+    """
+
+    delivery: Delivery
+    transport: str
+    sender: str
+    message_date: datetime
+    endpoint_id: int | None
+    fingerprint: str
+    content_digest: str
+    request_digest: str
+    deadline: float
+    consent_mode: ConsentMode = ConsentMode.NONE
+    limits: tuple[tuple[str, Rate], ...] = ()
+    template_version: str | None = None
+    locale: str = ""
+    encoding: str | None = None
+    segments: int | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The attempt is open; `slot` is when its first byte may go."""
+
+    number: int
+    started: datetime
+    slot: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Why a row did not begin: `lost`, `locked`, `gate`, `pace`, `destination_pace`, or a policy's (state, reason)."""
+
+    why: str
+    until: datetime | None = None
+    state: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Group:
+    run: str
+    rows: dict[int, Ready]
+    results: dict[int, Begun | Held] = field(default_factory=dict)
+
+    def pairs(self) -> list[tuple[int, int]]:
+        return [(i, self.rows[i].delivery.token) for i in sorted(self.rows) if i not in self.results]
+
+
+def begin(tx: Tx, *, run: str, ready: Sequence[Ready]) -> dict[int, Begun | Held]:
+    """Open an attempt for each of `ready` that may go now; say of every other why not."""
+    group = _Group(run, {r.delivery.id: r for r in ready})
+    if tx.rerun:
+        _find_begun(tx, group)
+    _lock(tx, group)
+    _judge(tx, group)
+    _pace(tx, group)
+    _open(tx, group)
+    return group.results
+
+
+_BEGUN = """SELECT a.delivery_id, a.number, a.started FROM {o: id bigint, token bigint}
+  JOIN notify_work w ON w.delivery_id = o.id AND w.fencing_token = o.token AND w.owner = :run AND w.step = 'resolve'
+  JOIN notify_attempt a ON a.delivery_id = o.id AND a.fencing_token = o.token AND a.run = :run
+    AND a.finished IS NULL"""
+
+
+def _find_begun(tx: Tx, group: _Group) -> None:
+    """After a lost COMMIT reply: what that commit did begin is begun, not lost."""
+    for delivery, number, started in tx.execute(_BEGUN, o=group.pairs(), run=group.run):
+        at = tx.dialect.instant(started)
+        assert at is not None
+        group.results[delivery] = Begun(number, at, tx.now)
+
+
+_LOCK = """SELECT w.delivery_id FROM {o: id bigint, token bigint}
+  JOIN notify_work w ON w.delivery_id = o.id
+  WHERE w.owner = :run AND w.fencing_token = o.token AND w.step = 'send' AND w.eligible_at > :now
+  ORDER BY w.delivery_id {lock of w skip}"""
+
+_STILL_OURS = """SELECT w.delivery_id FROM {o: id bigint, token bigint}
+  JOIN notify_work w ON w.delivery_id = o.id
+  WHERE w.owner = :run AND w.fencing_token = o.token AND w.step = 'send' AND w.eligible_at > :now"""
+
+
+def _lock(tx: Tx, group: _Group) -> None:
+    pairs = group.pairs()
+    locked = {row[0] for row in tx.execute(_LOCK, o=pairs, run=group.run)}
+    missing = [pair for pair in pairs if pair[0] not in locked]
+    if missing:
+        ours = {row[0] for row in tx.execute(_STILL_OURS, o=missing, run=group.run)}
+        for delivery, _ in missing:
+            group.results[delivery] = Held("locked" if delivery in ours else "lost")
+
+
+_JUDGE = f"""SELECT d.id, d.expires_at, d.accepted_at, {CONSENT}, {SUPPRESSION % "o.fingerprint"}
+  FROM {{o: id bigint, fingerprint text}} JOIN notify_delivery d ON d.id = o.id"""
+
+
+def _judge(tx: Tx, group: _Group) -> None:
+    rows = [(i, group.rows[i].fingerprint) for i, _ in group.pairs()]
+    if not rows:
+        return
+    gates = gate.closed(tx)
+    for delivery, expires_at, accepted_at, consent, suppression in tx.execute(_JUDGE, o=rows):
+        ready = group.rows[delivery]
+        shut = gates.get(("lane", ready.delivery.lane)) or gates.get(("transport", ready.transport))
+        refusal = check(
+            consent_mode=ready.consent_mode, consent=None if consent is None else bool(consent),
+            suppression=suppression, expires_at=tx.dialect.instant(expires_at), now=tx.now,
+        )  # fmt: skip
+        if accepted_at is not None:
+            group.results[delivery] = Held("lost")
+        elif refusal is not None:
+            group.results[delivery] = Held("policy", state=refusal.state, reason=refusal.reason)
+        elif shut is not None:
+            group.results[delivery] = Held("gate", until=shut.until, reason=shut.reason)
+
+
+def _pace(tx: Tx, group: _Group) -> None:
+    going = [i for i, _ in group.pairs() if group.rows[i].limits]
+    if not going:
+        return
+    meters = pace.read(tx, ((key, rate.text) for i in going for key, rate in group.rows[i].limits))
+    for delivery in group.rows:  # in the order they became ready, not by id: the oldest takes the first slot
+        limits = group.rows[delivery].limits
+        if delivery in group.results or not limits:
+            continue
+        slot, taken = take(meters, limits, tx.now, HORIZON)
+        if taken:
+            group.results[delivery] = Begun(0, tx.now, slot)
+            continue
+        shared = [limit for limit in limits if not limit[0].startswith("destination:")]
+        free = max((meters[key, rate.text].free_at(rate, tx.now) for key, rate in shared), default=tx.now)
+        why = "pace" if free > tx.now + HORIZON else "destination_pace"
+        group.results[delivery] = Held(why, until=slot)
+    pace.write(tx, meters)
+
+
+_ATTEMPT = """INSERT INTO notify_attempt (delivery_id, number, run, fencing_token, transport, started, request_digest,
+    fingerprint, mandate, locale, encoding, segments, bytes)
+  SELECT o.id, 1 + COALESCE((SELECT max(a.number) FROM notify_attempt a WHERE a.delivery_id = o.id), 0), :run, o.token,
+    o.transport, :now, o.request_digest, o.fingerprint, o.mandate, o.locale, o.encoding, o.segments, o.bytes
+  FROM {o: id bigint, token bigint, transport text, request_digest text, fingerprint text, mandate text, locale text,
+    encoding text, segments bigint, bytes bigint} WHERE true
+  RETURNING delivery_id, number"""
+
+_WORK = """UPDATE notify_work SET step = 'resolve', eligible_at = o.deadline, mandate = NULL
+  FROM {o: id bigint, deadline timestamptz} WHERE notify_work.delivery_id = o.id"""
+
+_TRAIL = """INSERT INTO notify_transition (delivery_id, at, "from", "to", attempt, actor)
+  SELECT d.id, :now, d.state, 'sending', o.number, :run FROM {o: id bigint, number bigint}
+  JOIN notify_delivery d ON d.id = o.id ORDER BY d.id"""
+
+_DELIVERY = """UPDATE notify_delivery SET state = 'sending', reason = '', updated_at = :now,
+    first_tried_at = COALESCE(notify_delivery.first_tried_at, :now), transport = o.transport, sender = o.sender,
+    message_date = o.message_date, endpoint_id = o.endpoint_id, fingerprint = o.fingerprint,
+    content_digest = COALESCE(notify_delivery.content_digest, o.content_digest),
+    template_version = COALESCE(notify_delivery.template_version, o.template_version)
+  FROM {o: id bigint, transport text, sender text, message_date timestamptz, endpoint_id bigint, fingerprint text,
+    content_digest text, template_version text} WHERE notify_delivery.id = o.id"""
+
+
+def _open(tx: Tx, group: _Group) -> None:
+    going: Mapping[int, datetime] = {
+        i: result.slot if isinstance(result, Begun) else tx.now
+        for i in sorted(group.rows)
+        if (result := group.results.get(i)) is None or (isinstance(result, Begun) and result.number == 0)
+    }
+    if not going:
+        return
+    ready = [group.rows[i] for i in going]
+    attempts = [
+        (r.delivery.id, r.delivery.token, r.transport, r.request_digest, r.fingerprint, r.delivery.mandate,
+         r.locale, r.encoding, r.segments, r.bytes)
+        for r in ready
+    ]  # fmt: skip
+    numbers = dict(tx.execute(_ATTEMPT, o=attempts, run=group.run))
+    tx.execute(_WORK, o=[(r.delivery.id, tx.now + timedelta(seconds=r.deadline)) for r in ready])
+    tx.execute(_TRAIL, o=sorted(numbers.items()), run=group.run)
+    pins = [
+        (r.delivery.id, r.transport, r.sender, r.message_date, r.endpoint_id, r.fingerprint, r.content_digest,
+         r.template_version)
+        for r in ready
+    ]
+    tx.execute(_DELIVERY, o=pins)
+    for i, slot in going.items():
+        group.results[i] = Begun(numbers[i], tx.now, slot)

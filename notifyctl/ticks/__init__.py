@@ -1,0 +1,1 @@
+"""The bounded runs: each claims, processes, records and ends. No SQL here, no provider's name, no command line."""

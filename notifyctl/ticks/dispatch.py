@@ -1,0 +1,371 @@
+"""Dispatch: one bounded run over the lanes, a straight line.
+
+Claim; compose in worker threads; in one transaction record whatever has finished and begin whatever fits into the
+freed slots; submit in worker threads; again. The main thread owns the database, so groups form by themselves: while
+one transaction commits, results gather for the next. Lanes interleave and share nothing but that transaction, so a
+slow one never delays another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from queue import Empty
+from typing import Any
+
+from notifyctl import clock
+from notifyctl.errors import LedgerUnavailable
+from notifyctl.ledger import backlog, templates
+from notifyctl.ledger import claim as claiming
+from notifyctl.ledger import gate as gates
+from notifyctl.ledger import record as recording
+from notifyctl.ledger.begin import Begun, Held
+from notifyctl.ledger.database import Tx
+from notifyctl.lifecycle import MARGIN
+from notifyctl.model import Delivery, Outcome, OutcomeKind, Step, Template
+from notifyctl.ticks.judge import Judge, transport_wide
+from notifyctl.ticks.lane import Composed, InFlight, LaneRun, Submitted
+from notifyctl.ticks.prepare import Prepared
+from notifyctl.ticks.report import COUNTS, Report
+from notifyctl.ticks.run import Run
+from notifyctl.ticks.turn import Done, Group, turn
+from notifyctl.transports.base import Transport
+
+CHUNK = 10  # deliveries a composing job takes: a hand-over between threads costs as much as composing one
+LAPSE_LIMIT = 500
+LOCKED_PAUSE = 0.05  # seconds until a row that somebody else has locked is tried again
+
+
+class Dispatch:
+    """One run of `dispatch` over `lanes`."""
+
+    def __init__(self, run: Run, lanes: Sequence[LaneRun], transports: Mapping[str, Transport]) -> None:
+        self.run = run
+        self.lanes = {lane.lane.name: lane for lane in lanes}
+        self.transports = transports
+        self.judge = Judge({name: lane.lane for name, lane in self.lanes.items()}, transports)
+        self.report = Report(self.lanes)
+        self.templates: dict[tuple[str, str | None], Template | None] = {}
+        self.claimed = 0
+        self.signalled_at: float | None = None
+        self.last_deadline = 0.0  # monotonic: when the last begun attempt counts as lost
+
+    def __call__(self) -> int:
+        """Run to the end of the budget or of the work; returns the exit code."""
+        with self.run.draining():
+            try:
+                self._start()
+                while True:
+                    self._fill()
+                    worked = self._turn()
+                    if self._finished():
+                        break
+                    self._collect(wait=not worked)
+                if self.run.failure:
+                    raise self.run.failure
+                self._release_rest()
+            finally:
+                for lane in self.lanes.values():
+                    lane.composers.close()
+                    lane.senders.close()
+                for transport in self.transports.values():
+                    transport.close()
+        code = self.report.exit_code()
+        self.run.close_record(code, {name: self.report.total(name) for name in COUNTS})
+        return code
+
+    def document(self) -> dict[str, Any]:
+        """The JSON of `dispatch`, with the age of what is still due."""
+        pairs = [(lane.lane.name, lane.region) for lane in self.lanes.values()]
+        self.report.ages = dict(self.run.ledger.read(lambda tx: backlog.oldest_ages(tx, pairs)))
+        return self.report.document(self.run)
+
+    # -- before the first claim ---------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Look at the gates, and turn attempts whose deadline has passed into doubt (rule R10)."""
+        pairs = [(lane.lane.name, lane.region) for lane in self.lanes.values()]
+
+        def look(tx: Tx) -> tuple[dict[str, int], Any, bool]:
+            levels = {name: gates.level(tx, "transport", name, "breaker") for name in self.transports}
+            return levels, gates.closed(tx), recording.any_lapsed(tx, pairs)
+
+        def lapse(tx: Tx) -> list[str]:
+            self.run.open_record(tx)
+            return recording.lapse(
+                tx, pairs=pairs, limit=LAPSE_LIMIT, actor=self.run.id,
+                judge=lambda row: self.judge.lapse(row, tx.now),
+            )  # fmt: skip
+
+        self.judge.levels, closed, lapsed = self.run.ledger.read(look)
+        for lane in self.lanes.values():
+            if ("lane", lane.lane.name) in closed or ("transport", lane.transport) in closed:
+                lane.stopped = "gate"
+        if lapsed:
+            for name in self.run.ledger.transact(lapse):
+                self.lanes[name].counts["leases_recovered"] += 1
+            self.run.recorded = True
+
+    # -- claim and compose --------------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Claim for every lane that runs low; lanes share the run's limit fairly."""
+        if self.run.over:
+            for lane in self.lanes.values():
+                lane.stopped = lane.stopped or self.run.over
+            return
+        going = [lane for lane in self.lanes.values() if not lane.stopped]
+        for lane in going:
+            if lane.waiting > lane.lane.batch // 2:
+                continue
+            if self.run.limit is not None and self.claimed >= self.run.limit:
+                lane.stopped = "limit"
+                continue
+            wanted = self._wanted(lane, len(going))
+            if wanted > 0:
+                self._claim(lane, wanted)
+
+    def _wanted(self, lane: LaneRun, sharers: int) -> int:
+        wanted = lane.lane.batch
+        if self.run.limit is not None:
+            wanted = min(wanted, math.ceil((self.run.limit - self.claimed) / sharers))
+        for rate in (*lane.lane.rates, *self.transports[lane.transport].settings.rates):
+            if rate.seconds <= 60:  # no more than the pace will grant within half a lease
+                granted = max(1, int(rate.count / rate.seconds * lane.lane.lease / 2))
+                wanted = min(wanted, granted - lane.waiting)
+        return wanted
+
+    def _claim(self, lane: LaneRun, limit: int) -> None:
+        sent = clock.monotonic()
+        swept = lane.cursor == claiming.Cursor()
+        rows, lane.cursor = claiming.claim(
+            self.run.ledger, run=self.run.id, step=Step.SEND, lane=lane.lane.name, region=lane.region,
+            limit=limit, lease=lane.lane.lease, after=lane.cursor,
+        )  # fmt: skip
+        if len(rows) < limit:
+            lane.cursor = claiming.Cursor()  # one sweep from the beginning before the lane counts as empty
+            if swept:
+                lane.stopped = "empty"
+        if not rows:
+            return
+        if not lane.waiting:
+            lane.renew_at = sent + lane.lane.lease / 2
+        self.claimed += len(rows)
+        lane.counts["claimed"] += len(rows)
+        lane.counts["leases_recovered"] += sum(row.recovered for row in rows)
+        self._load_templates(rows)
+        for start in range(0, len(rows), CHUNK):
+            chunk = rows[start : start + CHUNK]
+            lane.composing.update((row.id, row) for row in chunk)
+            lane.composers.give(self._compose_job(lane, chunk))
+
+    def _load_templates(self, rows: Iterable[Delivery]) -> None:
+        missing = {(row.template, row.template_version) for row in rows} - self.templates.keys()
+        if missing:
+            found = self.run.ledger.read(lambda tx: templates.load_many(tx, missing))
+            self.templates.update({key: found.get(key) for key in missing})
+
+    def _compose_job(self, lane: LaneRun, chunk: Sequence[Delivery]) -> Callable[[], Composed]:
+        now, known, preparer, name = self.run.ledger.now(), self.templates, lane.preparer, lane.lane.name
+        return lambda: Composed(name, [preparer.prepare(delivery, known, now) for delivery in chunk])
+
+    # -- the turn: one transaction ------------------------------------------------------------------------------
+
+    def _turn(self) -> bool:
+        """Record what has finished, begin what fits. Returns whether there was anything to do."""
+        self._renew()
+        group = Group()
+        ready: dict[int, Prepared] = {}
+        group.finished = [s for lane in self.lanes.values() for s in lane.finished]
+        group.refusals = [r for lane in self.lanes.values() for r in lane.refused]
+        group.returning = [row for lane in self.lanes.values() for row in lane.returning]
+        for lane in self.lanes.values():
+            ready.update((p.ready.delivery.id, p) for p in self._going(lane))
+        group.ready = [p.ready for p in ready.values()]
+        if group.empty:
+            return False
+        sent = clock.monotonic()
+        try:
+            done = self.run.ledger.transact(lambda tx: turn(tx, self.run, self.judge, group))
+        except LedgerUnavailable as error:
+            self._unreachable(error, ready)
+            return False
+        self.run.failure = None
+        self.run.recorded = True
+        for lane in self.lanes.values():
+            lane.finished, lane.refused, lane.returning = [], [], []
+        self._account(group, done)
+        for delivery, result in done.begun.items():
+            lane = self.lanes[ready[delivery].ready.delivery.lane]
+            if isinstance(result, Begun):
+                self._submit(lane, InFlight(ready[delivery], result), sent)
+            else:
+                self._hold(lane, ready[delivery], result)
+        return True
+
+    def _unreachable(self, error: LedgerUnavailable, ready: Mapping[int, Prepared]) -> None:
+        """Nothing new is begun, but what is known of begun attempts is kept and written as soon as that is possible,
+        until even the last of them counts as lost."""
+        self.run.failure = error
+        for prepared in ready.values():
+            self.lanes[prepared.ready.delivery.lane].ready.append(prepared)
+        if not any(lane.flying or lane.finished for lane in self.lanes.values()):
+            raise error
+
+    def _going(self, lane: LaneRun) -> list[Prepared]:
+        """What of a lane may try to begin now."""
+        if self.run.over or lane.stopped == "gate" or clock.monotonic() < lane.not_before:
+            return []
+        return [lane.ready.popleft() for _ in range(min(lane.free, len(lane.ready)))]
+
+    def _submit(self, lane: LaneRun, flight: InFlight, sent: float) -> None:
+        transport = self.transports[lane.transport]
+        deadline = clock.Deadline(sent + transport.settings.deadline)
+        slot = flight.begun.slot - flight.begun.started
+        expires = flight.prepared.ready.delivery.expires_at
+        validity = None if expires is None else (expires - flight.begun.started).total_seconds()
+        self.last_deadline = max(self.last_deadline, deadline.at + MARGIN)
+        lane.flying[flight.prepared.ready.delivery.id] = flight
+        lane.senders.give(Exchange(lane.lane.name, transport, flight, deadline, validity, sent + slot.total_seconds()))
+
+    def _hold(self, lane: LaneRun, prepared: Prepared, held: Held) -> None:
+        """A row that did not begin: back to memory, back to the ledger, or gone to another owner."""
+        delivery = prepared.ready.delivery
+        until = held.until or delivery.was_eligible_at or delivery.due_at
+        if held.why == "locked":
+            lane.ready.appendleft(prepared)
+            lane.not_before = clock.monotonic() + LOCKED_PAUSE
+        elif held.why == "pace":
+            lane.ready.append(prepared)
+            self._wait_for_slot(lane, until)
+        elif held.why == "gate":
+            lane.returning.append((delivery, until))
+            self._shut(lane, held.until)
+        elif held.why == "destination_pace":
+            lane.returning.append((delivery, until))
+
+    def _wait_for_slot(self, lane: LaneRun, slot: datetime) -> None:
+        """Ready rows without a slot stay in memory; if it lies beyond half a lease or the run's end they go back."""
+        wait = (slot - self.run.ledger.now()).total_seconds()
+        if wait < min(lane.lane.lease / 2, self.run.max_seconds - self.run.elapsed):
+            lane.not_before = max(lane.not_before, clock.monotonic() + wait)
+            return
+        lane.stopped = "pace"
+        lane.returning += [(delivery, slot) for delivery in lane.take_unbegun()]
+
+    def _shut(self, lane: LaneRun, until: datetime | None) -> None:
+        """A closed gate: nothing more of this lane is tried in this run."""
+        lane.stopped = "gate"
+        lane.returning += [(d, until or d.was_eligible_at or d.due_at) for d in lane.take_unbegun()]
+
+    def _account(self, group: Group, done: Done) -> None:
+        for submitted in group.finished:
+            lane = self.lanes[submitted.lane]
+            if transport_wide(submitted.outcome):
+                wait = timedelta(seconds=self.judge.wait(lane.transport, submitted.outcome))
+                for other in self.lanes.values():
+                    if other.transport == lane.transport and other.stopped != "gate":
+                        self._shut(other, self.run.ledger.now() + wait)
+        self.report.add(group, done)
+
+    def _renew(self) -> None:
+        """Keep what is claimed and not begun; what was lost meanwhile is somebody else's."""
+        for lane in self.lanes.values():
+            if lane.waiting and clock.monotonic() >= lane.renew_at:
+                sent = clock.monotonic()
+                owned = {row.id: row.token for row in lane.unbegun.values()}
+                kept = claiming.renew(self.run.ledger, run=self.run.id, owned=owned, lease=lane.lane.lease)
+                lane.drop(owned.keys() - kept)
+                lane.renew_at = sent + lane.lane.lease / 2
+
+    # -- waiting and ending -------------------------------------------------------------------------------------
+
+    def _collect(self, *, wait: bool) -> None:
+        """Take what the workers have finished; `wait`: until there is something, or something else falls due."""
+        try:
+            item = self.run.wake.get(timeout=self._pause()) if wait else self.run.wake.get_nowait()
+            while True:
+                self._take(item)
+                item = self.run.wake.get_nowait()
+        except Empty:
+            pass
+
+    def _take(self, item: Any) -> None:
+        if isinstance(item, Submitted):
+            lane = self.lanes[item.lane]
+            lane.senders.busy -= 1
+            del lane.flying[item.flight.prepared.ready.delivery.id]
+            lane.finished.append(item)
+        elif isinstance(item, Composed):
+            lane = self.lanes[item.lane]
+            lane.composers.busy -= 1
+            for result in item.results:
+                lane.composed(result)
+
+    def _pause(self) -> float:
+        now = clock.monotonic()
+        times = [self.run.began + self.run.max_seconds]
+        if self.signalled_at is not None:
+            times = [self.signalled_at + self._drain_time()]
+        for lane in self.lanes.values():
+            if lane.waiting:
+                times.append(lane.renew_at)
+            if lane.ready and lane.free and lane.not_before > now:
+                times.append(lane.not_before)
+        return max(0.001, min((t - now for t in times if t > now), default=1.0))
+
+    def _drain_time(self) -> float:
+        return max((self.transports[lane.transport].settings.drain for lane in self.lanes.values() if lane.flying),
+                   default=0.0)  # fmt: skip
+
+    def _finished(self) -> bool:
+        if self.run.signalled:
+            self.signalled_at = self.signalled_at or clock.monotonic()
+            if clock.monotonic() >= self.signalled_at + self._drain_time() and any(
+                lane.flying for lane in self.lanes.values()
+            ):
+                self.report.drained = False  # what still flies is on disk as begun: it will be found in doubt
+                return True
+        if self.run.failure and clock.monotonic() >= self.last_deadline:
+            return True
+        if any(lane.active for lane in self.lanes.values()):
+            return False
+        if self.run.over:
+            return True
+        return all(lane.stopped and not lane.waiting for lane in self.lanes.values())
+
+    def _release_rest(self) -> None:
+        """Give back at once what was claimed and not begun: unattempted, nothing charged."""
+        for lane in self.lanes.values():
+            lane.returning += [(d, d.was_eligible_at or d.due_at) for d in lane.take_unbegun()]
+        self.run.max_seconds = 0.0  # nothing may begin any more
+        self._turn()
+
+
+class Exchange:
+    """One submission in a worker thread. Nothing else happens there."""
+
+    __slots__ = ("deadline", "flight", "lane", "slot", "transport", "validity")
+
+    def __init__(
+        self, lane: str, transport: Transport, flight: InFlight, deadline: clock.Deadline, validity: float | None,
+        slot: float,
+    ) -> None:  # fmt: skip
+        self.lane = lane
+        self.transport = transport
+        self.flight = flight
+        self.deadline = deadline
+        self.validity = validity
+        self.slot = slot  # monotonic: when the pace lets the first byte go
+
+    def __call__(self) -> Submitted:
+        clock.sleep_until(self.slot)
+        began = clock.monotonic()
+        broken = False
+        try:
+            outcome = self.transport.submit([self.flight.prepared.request], self.deadline, self.validity)[0]
+        except Exception as error:  # a bug; what it had written nobody knows
+            outcome = Outcome(OutcomeKind.AMBIGUOUS, f"transport_failed:{type(error).__name__}")
+            broken = True
+        return Submitted(self.lane, self.flight, outcome, clock.monotonic() - began, broken)

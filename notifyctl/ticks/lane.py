@@ -1,0 +1,123 @@
+"""One lane within a dispatch run: what it has claimed, what is ready, what is in flight."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from queue import SimpleQueue
+from typing import Any
+
+from notifyctl.ledger.begin import Begun
+from notifyctl.ledger.claim import Cursor
+from notifyctl.model import Delivery, Lane, Outcome
+from notifyctl.ticks.prepare import Prepared, Preparer, Refusal
+from notifyctl.ticks.workers import Workers
+
+COMPOSERS = 2  # threads per lane that compose: enough to overlap object fetches, little for the interpreter's lock
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A begun attempt."""
+
+    prepared: Prepared
+    begun: Begun
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A composing job's results."""
+
+    lane: str
+    results: list[Prepared | Refusal]
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A submitting job's result; `broken`: the transport raised, which is a bug."""
+
+    lane: str
+    flight: InFlight
+    outcome: Outcome
+    duration: float
+    broken: bool = False
+
+
+@dataclass(slots=True)
+class LaneRun:
+    """The state of one lane in this run; only the main thread touches it."""
+
+    lane: Lane
+    region: str
+    preparer: Preparer
+    done: SimpleQueue[Any]
+    cursor: Cursor = field(default_factory=Cursor)
+    stopped: str = ""  # why nothing more is claimed: empty, limit, seconds, gate, pace, signal
+    composing: dict[int, Delivery] = field(default_factory=dict)
+    refused: list[Refusal] = field(default_factory=list)
+    ready: deque[Prepared] = field(default_factory=deque)
+    returning: list[tuple[Delivery, datetime]] = field(default_factory=list)
+    flying: dict[int, InFlight] = field(default_factory=dict)
+    finished: list[Submitted] = field(default_factory=list)
+    not_before: float = 0.0  # monotonic: nothing of this lane tries to begin earlier
+    renew_at: float = 0.0  # monotonic: half of the lease of what is unbegun has passed
+    counts: Counter[str] = field(default_factory=Counter)
+    composers: Workers = field(init=False)
+    senders: Workers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.composers = Workers(f"compose-{self.lane.name}", COMPOSERS, self.done)
+        self.senders = Workers(f"submit-{self.lane.name}", self.lane.concurrency, self.done)
+
+    @property
+    def transport(self) -> str:
+        """The name of the transport this lane uses."""
+        return self.lane.transport
+
+    @property
+    def unbegun(self) -> dict[int, Delivery]:
+        """What is claimed and neither begun nor on its way back."""
+        rows = dict(self.composing)
+        rows.update((p.ready.delivery.id, p.ready.delivery) for p in self.ready)
+        return rows
+
+    @property
+    def waiting(self) -> int:
+        """How many rows are claimed and neither begun nor on their way back."""
+        return len(self.composing) + len(self.ready)
+
+    @property
+    def free(self) -> int:
+        """Exchanges that could start now."""
+        return self.lane.concurrency - len(self.flying)
+
+    @property
+    def active(self) -> bool:
+        """Whether anything of this lane is still on its way to the ledger."""
+        return bool(self.flying or self.finished or self.refused or self.returning)
+
+    def composed(self, result: Prepared | Refusal) -> None:
+        """Take a composed row, unless it was given back meanwhile."""
+        delivery = result.ready.delivery if isinstance(result, Prepared) else result.delivery
+        if self.composing.pop(delivery.id, None) is None:
+            return
+        if isinstance(result, Prepared):
+            self.ready.append(result)
+        else:
+            self.refused.append(result)
+
+    def take_unbegun(self) -> list[Delivery]:
+        """Everything unbegun, no longer this lane's."""
+        rows = list(self.unbegun.values())
+        self.composing.clear()
+        self.ready.clear()
+        return rows
+
+    def drop(self, ids: Iterable[int]) -> None:
+        """Forget rows whose lease was lost."""
+        gone = set(ids)
+        if gone:
+            self.composing = {i: d for i, d in self.composing.items() if i not in gone}
+            self.ready = deque(p for p in self.ready if p.ready.delivery.id not in gone)

@@ -1,0 +1,48 @@
+"""Which lanes a tick serves, and what they need to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from notifyctl.compose.templates import Renderer
+from notifyctl.config import Config
+from notifyctl.errors import ConfigError, UsageError
+from notifyctl.model import Channel, Lane
+from notifyctl.ticks.dispatch import Dispatch
+from notifyctl.ticks.lane import LaneRun
+from notifyctl.ticks.prepare import Preparer
+from notifyctl.ticks.run import Run
+from notifyctl.transports.registry import open_transport
+
+
+def chosen(config: Config, names: Sequence[str], channel: Channel | None) -> list[Lane]:
+    """The configured lanes that --lane and --channel leave. Raises UsageError for an unknown lane."""
+    if not config.lanes:
+        raise ConfigError(f"{config.path} configures no lane", hint="add a [lanes.NAME] with channel and transport")
+    unknown = sorted(set(names) - set(config.lanes))
+    if unknown:
+        raise UsageError(f"there is no lane {unknown[0]!r}", hint=f"configured are {', '.join(sorted(config.lanes))}")
+    return [
+        lane
+        for lane in config.lanes.values()
+        if (not names or lane.name in names) and (channel is None or lane.channel is channel)
+    ]
+
+
+def dispatch(run: Run, lanes: Sequence[Lane], region: str, *, batch: int | None, concurrency: int | None) -> Dispatch:
+    """A dispatch run over these lanes; `batch` and `concurrency` override the configured ones."""
+    config = run.config
+    transports = {name: open_transport(config.transports[name]) for name in {lane.transport for lane in lanes}}
+    renderer = Renderer(config.default_locale)
+    lane_runs = []
+    for lane in lanes:
+        lane = _with(lane, batch, concurrency)
+        preparer = Preparer(config, lane, transports[lane.transport], renderer, run.keys)
+        lane_runs.append(LaneRun(lane, region, preparer, run.wake))
+    return Dispatch(run, lane_runs, transports)
+
+
+def _with(lane: Lane, batch: int | None, concurrency: int | None) -> Lane:
+    from dataclasses import replace
+
+    return replace(lane, batch=batch or lane.batch, concurrency=concurrency or lane.concurrency)

@@ -1,0 +1,135 @@
+"""From a claimed delivery to the exact request, or the reason why not. Runs in worker threads; touches no database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from notifyctl.compose import destinations, message
+from notifyctl.compose.templates import Renderer
+from notifyctl.config import Config
+from notifyctl.errors import InputError
+from notifyctl.keys import Keys
+from notifyctl.ledger.begin import Ready
+from notifyctl.lifecycle import MARGIN, Trigger
+from notifyctl.model import Channel, ConsentMode, Delivery, Lane, Mandate, Rate, Request, Sms, State, Template, Topic
+from notifyctl.policy import check
+from notifyctl.transports.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A delivery ready to begin, with its request."""
+
+    ready: Ready
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a claimed delivery is not attempted: the lifecycle's trigger and a reason code; `local`: the caller's
+    mistake, which a person should see."""
+
+    delivery: Delivery
+    trigger: Trigger
+    reason: str
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """What one lane's workers need to compose: all of it immutable or safe to share."""
+
+    config: Config
+    lane: Lane
+    transport: Transport
+    renderer: Renderer
+    keys: Keys
+
+    def prepare(
+        self, delivery: Delivery, templates: Mapping[tuple[str, str | None], Template | None], now: datetime
+    ) -> Prepared | Refusal:
+        """Compose one delivery. Never raises: whatever goes wrong is a refusal of this delivery alone."""
+        try:
+            return self._prepare(delivery, templates.get((delivery.template, delivery.template_version)), now)
+        except InputError as error:
+            return Refusal(delivery, Trigger.CANNOT_HEAL, error.reason, local=error.reason not in _NOT_THE_CALLER)
+        except Exception as error:  # one unbuildable message must never stop the rows behind it
+            return Refusal(delivery, Trigger.CANNOT_HEAL, f"compose_failed:{type(error).__name__}", local=True)
+
+    def _prepare(self, delivery: Delivery, template: Template | None, now: datetime) -> Prepared | Refusal:
+        topic = self.config.topics.get(delivery.topic) if delivery.topic else None
+        if delivery.topic and topic is None:
+            return Refusal(delivery, Trigger.CAN_HEAL, "topic_unknown", local=True)
+        if delivery.channel is not self.lane.channel:
+            return Refusal(delivery, Trigger.CAN_HEAL, "lane_serves_another_channel", local=True)
+        mode = topic.consent if topic else ConsentMode.NONE
+        refused = check(
+            consent_mode=mode, consent=delivery.consent, suppression=delivery.suppression,
+            expires_at=delivery.expires_at, now=now,
+        )  # fmt: skip
+        if refused is not None:
+            trigger = Trigger.EXPIRY if refused.state is State.EXPIRED else Trigger.POLICY
+            return Refusal(delivery, trigger, refused.reason)
+        if template is None:
+            return Refusal(delivery, Trigger.CAN_HEAL, "template_unknown", local=True)
+        return self._compose(delivery, template, topic, mode, now)
+
+    def _compose(
+        self, delivery: Delivery, template: Template, topic: Topic | None, mode: ConsentMode, now: datetime
+    ) -> Prepared | Refusal:
+        if delivery.attachments:
+            raise InputError("attachments cannot be sent yet", reason="attachment_unsupported", field="attach")
+        recipient = self._recipient(delivery)
+        fingerprint = self.keys.fingerprint(delivery.channel, destinations.bare(delivery.channel, recipient))
+        if delivery.first_tried_at and delivery.fingerprint and delivery.fingerprint != fingerprint:
+            return Refusal(delivery, Trigger.CANNOT_HEAL, "destination_changed")
+        settings = self.transport.settings
+        replayed = delivery.mandate is Mandate.REPLAY
+        sender = (delivery.sender if replayed else None) or settings.sender
+        date = delivery.message_date or now.replace(microsecond=0)
+        key = self.keys.wire(delivery.idempotency_key)
+        is_mail = delivery.channel is Channel.EMAIL
+        composed = message.compose(
+            channel=delivery.channel, key=key, template=template, renderer=self.renderer, locale=delivery.locale,
+            variables=delivery.variables, sender=sender, recipient=recipient,
+            reply_to=(topic.reply_to if topic else "") or settings.reply_to or None,
+            message_id=message.message_id(key, sender) if is_mail else "", date=date, topic=topic,
+            recipient_id=delivery.recipient_id, max_bytes=self.lane.max_bytes,
+            max_segments=self.lane.max_segments, transliterate=self.lane.transliterate,
+        )  # fmt: skip
+        request = self.transport.prepare(composed)
+        digest = self.keys.request(request)
+        if replayed and (delivery.transport != settings.name or digest != delivery.doubtful_digest):
+            return Refusal(delivery, Trigger.CANNOT_HEAL, "content_changed")
+        sms = composed if isinstance(composed, Sms) else None
+        ready = Ready(
+            delivery=delivery, transport=settings.name, sender=sender, message_date=date,
+            endpoint_id=None if delivery.destination else delivery.current_endpoint_id, fingerprint=fingerprint,
+            content_digest=self.keys.content(delivery.variables, delivery.attachments, delivery.destination),
+            request_digest=digest, deadline=settings.deadline + MARGIN, consent_mode=mode,
+            limits=self._limits(fingerprint), template_version=template.version, locale=composed.locale,
+            encoding=sms.encoding if sms else None, segments=sms.segments if sms else None,
+            bytes=len(request.body),
+        )  # fmt: skip
+        return Prepared(ready, request)
+
+    def _recipient(self, delivery: Delivery) -> str:
+        stored = delivery.destination or delivery.address
+        if not stored:
+            raise InputError("the recipient has no address on this channel", reason="destination_missing", field="to")
+        # what plain SQL stored was never validated; what enqueue stored normalizes to itself
+        return destinations.normalize(delivery.channel, stored, self.config.phone_region or None)
+
+    def _limits(self, fingerprint: str) -> tuple[tuple[str, Rate], ...]:
+        lane, transport = self.lane, self.transport.settings
+        return (
+            *((f"lane:{lane.name}", rate) for rate in lane.rates),
+            *((f"transport:{transport.name}", rate) for rate in transport.rates),
+            *((f"destination:{lane.name}:{fingerprint}", rate) for rate in lane.per_destination),
+        )
+
+
+# Refusals in which nobody made a mistake that a person must mend.
+_NOT_THE_CALLER = frozenset({"smtputf8_unsupported"})

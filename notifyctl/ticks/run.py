@@ -1,0 +1,88 @@
+"""What all ticks share: the budget of a run, its drain on a signal, and its record."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+from notifyctl import clock
+from notifyctl.config import Config
+from notifyctl.errors import LedgerUnavailable
+from notifyctl.keys import Keys
+from notifyctl.ledger import runs
+from notifyctl.ledger.database import Ledger, Tx
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(slots=True)
+class Run:
+    """One invocation of a tick: who it is, what it may use, and whether it has been asked to stop."""
+
+    config: Config
+    ledger: Ledger
+    command: str
+    max_seconds: float = 50.0
+    limit: int | None = None
+    id: str = field(default_factory=runs.new_id)
+    began: float = field(default_factory=clock.monotonic)
+    wake: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+    signalled: int = 0
+    recorded: bool = False
+    failure: LedgerUnavailable | None = None  # the ledger is out of reach: nothing new is claimed until it is back
+    _keys: Keys | None = None
+
+    @property
+    def keys(self) -> Keys:
+        """The ledger's derived keys, read once."""
+        if self._keys is None:
+            self._keys = runs.keys(self.ledger)
+        return self._keys
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return clock.monotonic() - self.began
+
+    @property
+    def over(self) -> str:
+        """Why no more may be claimed: `signal`, `ledger`, `seconds`, or "" while it may."""
+        if self.signalled:
+            return "signal"
+        if self.failure:
+            return "ledger"
+        return "seconds" if self.elapsed >= self.max_seconds else ""
+
+    def open_record(self, tx: Tx) -> None:
+        """Write the run's row, in the first transaction that does something: an idle tick writes nothing."""
+        if not self.recorded:
+            runs.start(tx, self.id, self.command)
+
+    def close_record(self, exit_code: int, counts: Mapping[str, Any]) -> None:
+        """Complete the run's row, if it has one."""
+        if self.recorded:
+            self.ledger.transact(lambda tx: runs.finish(tx, self.id, exit_code, counts))
+
+    @contextmanager
+    def draining(self) -> Iterator[None]:
+        """SIGTERM or SIGINT once: stop claiming, finish what is in flight, release the rest. Twice: end at once."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            del frame
+            if self.signalled:
+                os._exit(128 + number)
+            self.signalled = number
+            self.wake.put(None)
+
+        before = {number: signal.signal(number, stop) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
