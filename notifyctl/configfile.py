@@ -51,15 +51,22 @@ def find(path: str | None, environ: Mapping[str, str]) -> str:
     """The absolute path of the configuration in force. Raises ConfigError naming every path that was tried."""
     named = path or environ.get("NOTIFYCTL_CONFIG")
     tried = [named] if named else ["notifyctl.toml", "/etc/notifyctl/notifyctl.toml"]
-    for candidate in tried:
-        if os.path.exists(candidate):
-            return os.path.abspath(candidate)
-    places = ", ".join(os.path.abspath(candidate) for candidate in tried)
+    places = [_absolute(candidate) for candidate in tried]
+    for place in places:
+        if os.path.exists(place):
+            return place
     raise ConfigError(
-        f"there is no configuration: tried {places}",
+        f"there is no configuration: tried {', '.join(places)}",
         hint="name one with --config or NOTIFYCTL_CONFIG, or make one with notifyctl init",
         code="no_config",
     )
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path)
+    except OSError:  # the current directory has been removed
+        return path
 
 
 def read(path: str, *, environ: Mapping[str, str], kinds: Mapping[str, KindTable]) -> Document:

@@ -203,6 +203,15 @@ def test_the_configuration_is_looked_for_where_it_is_named_and_nowhere_else(
     assert load(other, environ={"NOTIFYCTL_CONFIG": str(named)}, kinds=KINDS).path == other
 
 
+def test_a_removed_working_directory_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigError, match=r"tried notifyctl\.toml, "):
+        load(None, environ={}, kinds=KINDS)
+
+
 def test_bad_toml_names_file_and_line(tmp_path: Path) -> None:
     error = fault(tmp_path, 'instance = "a"\n[ledger\n')
     assert error.message.startswith(f"{tmp_path}/notifyctl.toml: not valid TOML: ")

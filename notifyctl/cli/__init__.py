@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _main(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(arguments: list[str]) -> int:
     if arguments == ["--version"] and sys.stdout is not None:
         return _print_version()
     from notifyctl.cli import door
@@ -27,8 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if door.is_tick(arguments):
         try:
             idle, ledger = door.ask(arguments)
-        except KeyboardInterrupt:
-            return 130
         except NotifyctlError as error:
             return _report(error)
         if idle:
@@ -41,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _report(error: NotifyctlError) -> int:
     from notifyctl.cli.output import Output
 
-    return Output.of_process().failure(error)
+    output = Output.of_process()
+    return output.close(output.failure(error))
 
 
 def _print_version() -> int:

@@ -26,6 +26,8 @@ from notifyctl.errors import EXIT_OK, EXIT_USAGE, NotifyctlError, UsageError
 FAMILIES: dict[str, tuple[str, str]] = {
     "init": ("setup", "Write a configuration and sample templates, and make the ledger."),
     "migrate": ("setup", "Bring the ledger's tables up to date."),
+    "enqueue": ("enqueue", "Put intents into the ledger, one or many."),
+    "dispatch": ("dispatch", "Submit what is due: one bounded run."),
     "template": ("template", "Publish, list and show templates."),
 }
 EXIT_INTERRUPTED = 130

@@ -94,9 +94,8 @@ def show(session: Session, which: Which) -> None:
     from notifyctl.ledger import templates
 
     name, _, version = which.partition("@")
-    ledger = session.ledger()
-    pinned = version or ledger.read(lambda tx: templates.newest(tx, name)) or ""
-    found = ledger.read(lambda tx: templates.load(tx, [(name, pinned)])).get((name, pinned))
+    pair = (name, version or None)
+    found = session.ledger().read(lambda tx: templates.load_many(tx, [pair])).get(pair)
     if found is None:
         raise InputError(
             f"template {which} is not published",
