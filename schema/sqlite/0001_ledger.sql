@@ -404,6 +404,14 @@ BEGIN
   SELECT RAISE(ABORT, 'notify_endpoint is append-only: insert a new row');
 END;
 
+CREATE TRIGGER notify_endpoint_update_at BEFORE UPDATE OF at ON notify_endpoint
+WHEN (datetime(substr(OLD.at, 1, 19), '+0 days') IS substr(OLD.at, 1, 19)
+    AND substr(OLD.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND OLD.at BETWEEN '1970' AND '9999')
+  OR NEW.at IS NOT (strftime('%Y-%m-%d %H:%M:%f', OLD.at) || '000')
+BEGIN
+  SELECT RAISE(ABORT, 'notify_endpoint is append-only: insert a new row');
+END;
+
 CREATE TRIGGER notify_endpoint_at AFTER INSERT ON notify_endpoint
 WHEN NOT (datetime(substr(NEW.at, 1, 19), '+0 days') IS substr(NEW.at, 1, 19)
     AND substr(NEW.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND NEW.at BETWEEN '1970' AND '9999')
