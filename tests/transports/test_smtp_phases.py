@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +162,30 @@ def test_a_deadline_brought_forward_is_noticed_while_waiting() -> None:
         deadline.at = monotonic()
         worker.join(30)
     assert [(one.kind, one.reason) for one in outcomes] == [(AMBIGUOUS, "deadline")]
+
+
+@pytest.mark.parametrize("taken", [0, 5_000])
+def test_a_final_write_of_which_the_dot_was_not_taken_is_no_doubt(taken: int) -> None:
+    """The write that holds the final dot is refused by the system, or taken in part: the dot has certainly not left."""
+    import socket
+
+    from notifyctl.clock import Deadline
+    from notifyctl.transports.base import Exchange, Phase, Trouble
+    from notifyctl.transports.smtp_session import Session
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        with suppress(BlockingIOError):
+            while ours.send(b"x" * 1000):
+                pass
+        while taken > 0:
+            taken -= len(theirs.recv(taken))
+        session = Session(Exchange(Deadline.after(0.1)))
+        session.exchange.phase = Phase.WRITING
+        session.sock = ours
+        session._poll.register(ours.fileno(), 0)
+        body = b"x" * 60_000 + b"\r\n.\r\n"
+        with pytest.raises(Trouble, match="deadline"):
+            session.write(body, last=len(body) - 3)
+        assert session.exchange.phase is Phase.WRITING
