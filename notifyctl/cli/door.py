@@ -16,19 +16,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from notifyctl.ledger.database import Ledger
 
-_TICKS = ("dispatch", "poll-receipts", "reconcile")
-_VALUED = (
-    "--config",
-    "--lane",
-    "--channel",
-    "--region",
-    "--transport",
-    "--limit",
-    "--max-seconds",
-    "--batch",
-    "--concurrency",
-)
-_NARROWING = ("--lane", "--channel", "--region", "--config")  # the others change how much is done, not what is due
+_EVERY = ("--config", "--lane", "--region", "--limit", "--max-seconds", "--log-level", "--log-format")
+_TICKS = {
+    "dispatch": (*_EVERY, "--channel", "--batch", "--concurrency"),
+    "poll-receipts": (*_EVERY, "--transport"),
+    "reconcile": _EVERY,
+}
+_REPEATABLE = ("--lane", "--transport")
+_WORDS = {
+    "--log-level": ("info", "warning", "error"),
+    "--log-format": ("console", "json"),
+    "--channel": ("email", "sms"),
+}
+_NUMBERS = ("--limit", "--max-seconds", "--batch", "--concurrency")
 
 
 def is_tick(arguments: Sequence[str]) -> bool:
@@ -47,12 +47,13 @@ def ask(arguments: Sequence[str]) -> tuple[bool, Ledger | None]:
     command, options = parsed
     from notifyctl.transports.registry import KINDS
 
-    path = configfile.find(next(iter(options["--config"]), None), os.environ)
+    path = configfile.find(next(iter(options.get("--config", ())), None), os.environ)
     document = configfile.read(path, environ=os.environ, kinds=KINDS)
     lanes = _lanes(document, options)
-    if not lanes or document["log"]["level"] == "debug":
+    unknown = set(options.get("--transport", ())) - set(document["transports"])
+    if not lanes or unknown or document["log"]["level"] == "debug":
         return False, None
-    url, region = document["ledger"]["url"], next(iter(options["--region"]), document["region"])
+    url, region = document["ledger"]["url"], next(iter(options.get("--region", ())), document["region"])
     from notifyctl.ledger import front
 
     if url.startswith("sqlite:"):
@@ -69,34 +70,37 @@ def ask(arguments: Sequence[str]) -> tuple[bool, Ledger | None]:
 
 def _parse(arguments: Sequence[str]) -> tuple[str, dict[str, list[str]]] | None:
     """The command and its options by name; None for anything that is not plainly a quiet tick."""
-    options: dict[str, list[str]] = {name: [] for name in _VALUED}
+    options: dict[str, list[str]] = {}
     command = ""
     words = iter(arguments)
     for word in words:
         if word in _TICKS and not command:
             command = word
             continue
+        if word == "--quiet" and command:
+            continue
         name, equals, value = word.partition("=")
-        if name not in options or (name != "--config" and not command):
+        if name not in (_TICKS[command] if command else ("--config",)):
             return None
         if not equals:
             value = next(words, "")
-        if not value or (name not in _NARROWING and not _number(name, value)):
+        if not _plain(name, value) or (name in options and name not in _REPEATABLE):
             return None
-        options[name].append(value)
-    if any(len(options[name]) > 1 for name in _VALUED if name != "--lane"):
-        return None
+        options.setdefault(name, []).append(value)
     return (command, options) if command else None
 
 
-def _number(name: str, value: str) -> bool:
-    return name == "--transport" or (value.isascii() and value.isdigit() and int(value) > 0)
+def _plain(name: str, value: str) -> bool:
+    """Whether the option's value is certainly right as far as can be told without the configuration."""
+    if name in _NUMBERS:
+        return value.isascii() and value.isdigit() and int(value) > 0
+    return value in _WORDS[name] if name in _WORDS else value != ""
 
 
 def _lanes(document: dict[str, Any], options: dict[str, list[str]]) -> list[str]:
     """The configured lanes that this tick concerns; empty where a named one is unknown (the long way says so)."""
     lanes = document["lanes"]
-    named, channels = options["--lane"] or list(lanes), options["--channel"]
+    named, channels = options.get("--lane") or list(lanes), options.get("--channel")
     if any(name not in lanes for name in named):
         return []
     return [name for name in named if not channels or lanes[name]["channel"] in channels]

@@ -173,7 +173,12 @@ def test_a_row_wakes_at_its_time_and_not_before(rig: Rig) -> None:
         ["dispatch", "--json"],
         ["dispatch", "--dry-run"],
         ["dispatch", "--verbose"],
-        ["dispatch", "--quiet"],
+        ["dispatch", "--log-level", "loud"],
+        ["dispatch", "--transport", "out"],
+        ["poll-receipts", "--transport", "unknown"],
+        ["poll-receipts", "--batch", "5"],
+        ["reconcile", "--channel", "email"],
+        ["--quiet", "dispatch"],
         ["dispatch", "--log-level", "debug"],
         ["dispatch", "--help"],
         ["dispatch", "--nonsense"],
@@ -191,7 +196,15 @@ def test_whatever_is_not_plainly_a_quiet_tick_takes_the_long_way(rig: Rig, argum
     assert not rig.ask(*arguments)
 
 
-@pytest.mark.parametrize("arguments", [["--limit", "5"], ["--max-seconds=50"], ["--batch", "10", "--concurrency", "2"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--limit", "5"],
+        ["--max-seconds=50"],
+        ["--batch", "10", "--concurrency", "2"],
+        ["--quiet", "--log-level", "error"],
+    ],
+)
 def test_how_much_is_done_does_not_change_whether_anything_is_due(rig: Rig, arguments: list[str]) -> None:
     assert rig.ask("dispatch", *arguments)
     rig.work()
