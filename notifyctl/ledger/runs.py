@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,7 +40,7 @@ def start(tx: Tx, run: str, command: str) -> None:
     tx.execute(
         """INSERT INTO notify_run (id, command, host, pid, version, started)
         VALUES (:id, :command, :host, :pid, :version, :now) ON CONFLICT (id) DO NOTHING""",
-        id=run, command=command, host=socket.gethostname(), pid=os.getpid(), version=__version__,
+        id=run, command=command, host=os.uname().nodename, pid=os.getpid(), version=__version__,
     )  # fmt: skip
 
 
