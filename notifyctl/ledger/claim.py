@@ -147,7 +147,7 @@ _RELEASE = """UPDATE notify_work SET owner = NULL, eligible_at = r.eligible_at
       FROM {o: id bigint, token bigint, eligible_at timestamptz} JOIN notify_work w
         ON w.delivery_id = o.id AND w.fencing_token = o.token
       WHERE w.owner = :run AND w.step <> 'resolve' ORDER BY w.delivery_id {lock of w}) AS r
-  WHERE notify_work.delivery_id = r.delivery_id RETURNING r.delivery_id"""
+  WHERE notify_work.delivery_id = r.delivery_id RETURNING notify_work.delivery_id"""
 
 
 def release(tx: Tx, *, run: str, rows: Sequence[tuple[int, int, datetime]]) -> set[int]:

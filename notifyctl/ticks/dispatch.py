@@ -57,8 +57,7 @@ class Dispatch:
             try:
                 self._start()
                 while True:
-                    self._fill()
-                    worked = self._turn()
+                    worked = self._step()
                     if self._finished():
                         break
                     self._collect(wait=not worked)
@@ -80,6 +79,21 @@ class Dispatch:
         pairs = [(lane.lane.name, lane.region) for lane in self.lanes.values()]
         self.report.ages = dict(self.run.ledger.read(lambda tx: backlog.oldest_ages(tx, pairs)))
         return self.report.document(self.run)
+
+    def _step(self) -> bool:
+        """Claim, record, begin. Returns whether anything was written.
+
+        While the ledger is out of reach nothing new begins, but what is known of begun attempts is kept, and written
+        as soon as that is possible, until even the last of them counts as lost.
+        """
+        try:
+            self._fill()
+            return self._turn()
+        except LedgerUnavailable as error:
+            self.run.failure = error
+            if not any(lane.flying or lane.finished for lane in self.lanes.values()):
+                raise
+            return False
 
     # -- before the first claim ---------------------------------------------------------------------------------
 
@@ -112,8 +126,9 @@ class Dispatch:
     def _fill(self) -> None:
         """Claim for every lane that runs low; lanes share the run's limit fairly."""
         if self.run.over:
-            for lane in self.lanes.values():
-                lane.stopped = lane.stopped or self.run.over
+            if not self.run.failure:
+                for lane in self.lanes.values():
+                    lane.stopped = lane.stopped or self.run.over
             return
         going = [lane for lane in self.lanes.values() if not lane.stopped]
         for lane in going:
@@ -188,9 +203,10 @@ class Dispatch:
         sent = clock.monotonic()
         try:
             done = self.run.ledger.transact(lambda tx: turn(tx, self.run, self.judge, group))
-        except LedgerUnavailable as error:
-            self._unreachable(error, ready)
-            return False
+        except LedgerUnavailable:
+            for prepared in ready.values():
+                self.lanes[prepared.ready.delivery.lane].ready.append(prepared)
+            raise
         self.run.failure = None
         self.run.recorded = True
         for lane in self.lanes.values():
@@ -203,15 +219,6 @@ class Dispatch:
             else:
                 self._hold(lane, ready[delivery], result)
         return True
-
-    def _unreachable(self, error: LedgerUnavailable, ready: Mapping[int, Prepared]) -> None:
-        """Nothing new is begun, but what is known of begun attempts is kept and written as soon as that is possible,
-        until even the last of them counts as lost."""
-        self.run.failure = error
-        for prepared in ready.values():
-            self.lanes[prepared.ready.delivery.lane].ready.append(prepared)
-        if not any(lane.flying or lane.finished for lane in self.lanes.values()):
-            raise error
 
     def _going(self, lane: LaneRun) -> list[Prepared]:
         """What of a lane may try to begin now."""
