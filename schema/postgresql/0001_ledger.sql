@@ -392,7 +392,8 @@ FOR EACH ROW EXECUTE FUNCTION notify_refuse('append-only: insert a new row');
 
 -- Settles the waiting sends of a recipient's channel. its_topic or its_fingerprint NULL: of all topics, all addresses.
 -- Locks work rows first, in order of id, as everybody does; rows that a run has claimed and not begun are settled too:
--- the run's begin finds its token gone.
+-- the run's begin finds its token gone. A send without a mandate is queued or a temporary_failure; asking for the state
+-- itself would invite the planner to read the whole of its index.
 CREATE FUNCTION notify_sweep(
   its_recipient TEXT, its_channel TEXT, its_topic TEXT, its_fingerprint TEXT, why TEXT, who TEXT
 ) RETURNS void
@@ -402,7 +403,7 @@ DECLARE
 BEGIN
   waiting := ARRAY(
     SELECT w.delivery_id FROM notify_work w JOIN notify_delivery d ON d.id = w.delivery_id
-    WHERE d.recipient_id = its_recipient AND d.channel = its_channel AND w.step = 'send'
+    WHERE d.recipient_id = its_recipient AND d.channel = its_channel AND w.step = 'send' AND w.mandate IS NULL
       AND (its_topic IS NULL OR d.topic = its_topic) AND (its_fingerprint IS NULL OR d.fingerprint = its_fingerprint)
     ORDER BY w.delivery_id FOR UPDATE OF w);
   IF cardinality(waiting) = 0 THEN
@@ -410,14 +411,11 @@ BEGIN
   END IF;
   INSERT INTO notify_transition (delivery_id, "from", "to", reason, actor)
     SELECT d.id, d.state, 'suppressed', why, COALESCE(NULLIF(who, ''), session_user)
-    FROM notify_delivery d WHERE d.id = ANY (waiting) AND d.state IN ('queued', 'temporary_failure')
-    ORDER BY d.id;
+    FROM notify_delivery d WHERE d.id = ANY (waiting) ORDER BY d.id;
   UPDATE notify_delivery d SET state = 'suppressed', reason = why, settled_at = now(), updated_at = now(),
       fencing_token = w.fencing_token + 1
-    FROM notify_work w
-    WHERE d.id = ANY (waiting) AND w.delivery_id = d.id AND d.state IN ('queued', 'temporary_failure');
-  DELETE FROM notify_work w USING notify_delivery d
-    WHERE w.delivery_id = ANY (waiting) AND d.id = w.delivery_id AND d.state = 'suppressed';
+    FROM notify_work w WHERE w.delivery_id = ANY (waiting) AND d.id = w.delivery_id;
+  DELETE FROM notify_work WHERE delivery_id = ANY (waiting);
 END
 $$;
 

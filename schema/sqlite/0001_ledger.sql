@@ -464,15 +464,16 @@ BEGIN
   WHERE id = NEW.id;
 END;
 
--- Rows that a run has claimed and not begun are settled too: the run's begin finds its token gone.
+-- Rows that a run has claimed and not begun are settled too: the run's begin finds its token gone. A send without a
+-- mandate is queued or a temporary_failure. CROSS JOIN and +step: from the recipient's few rows, never the backlog's.
 CREATE TRIGGER notify_suppression_sweep AFTER INSERT ON notify_suppression
 WHEN NOT NEW.lifted
 BEGIN
   INSERT INTO notify_transition (delivery_id, "from", "to", reason, actor)
     SELECT d.id, d.state, 'suppressed', NEW.reason, COALESCE(NULLIF(NEW.actor, ''), 'sql')
-    FROM notify_delivery d JOIN notify_work w ON w.delivery_id = d.id
+    FROM notify_delivery d CROSS JOIN notify_work w ON w.delivery_id = d.id
     WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel
-      AND d.state IN ('queued', 'temporary_failure') AND w.step = 'send'
+      AND w.step = 'send' AND w.mandate IS NULL
       AND (NEW.reason NOT IN ('invalid_recipient', 'hard_bounce') OR NEW.fingerprint IS NULL
            OR d.fingerprint = NEW.fingerprint)
     ORDER BY d.id;
@@ -481,14 +482,16 @@ BEGIN
     updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000',
     fencing_token = 1 + (SELECT w.fencing_token FROM notify_work w WHERE w.delivery_id = notify_delivery.id)
   WHERE id IN (
-    SELECT d.id FROM notify_delivery d JOIN notify_work w ON w.delivery_id = d.id
+    SELECT d.id FROM notify_delivery d CROSS JOIN notify_work w ON w.delivery_id = d.id
     WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel
-      AND d.state IN ('queued', 'temporary_failure') AND w.step = 'send'
+      AND w.step = 'send' AND w.mandate IS NULL
       AND (NEW.reason NOT IN ('invalid_recipient', 'hard_bounce') OR NEW.fingerprint IS NULL
            OR d.fingerprint = NEW.fingerprint));
-  DELETE FROM notify_work WHERE step = 'send' AND delivery_id IN (
+  DELETE FROM notify_work WHERE +step = 'send' AND mandate IS NULL AND delivery_id IN (
     SELECT d.id FROM notify_delivery d
-    WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel AND d.state = 'suppressed');
+    WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel
+      AND (NEW.reason NOT IN ('invalid_recipient', 'hard_bounce') OR NEW.fingerprint IS NULL
+           OR d.fingerprint = NEW.fingerprint));
 END;
 
 CREATE TRIGGER notify_consent_replace BEFORE INSERT ON notify_consent
@@ -535,21 +538,21 @@ WHEN NOT NEW.granted
 BEGIN
   INSERT INTO notify_transition (delivery_id, "from", "to", reason, actor)
     SELECT d.id, d.state, 'suppressed', 'consent_revoked', COALESCE(NULLIF(NEW.actor, ''), 'sql')
-    FROM notify_delivery d JOIN notify_work w ON w.delivery_id = d.id
+    FROM notify_delivery d CROSS JOIN notify_work w ON w.delivery_id = d.id
     WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel
-      AND d.state IN ('queued', 'temporary_failure') AND w.step = 'send' AND d.topic = NEW.topic
+      AND w.step = 'send' AND w.mandate IS NULL AND d.topic = NEW.topic
     ORDER BY d.id;
   UPDATE notify_delivery SET state = 'suppressed', reason = 'consent_revoked',
     settled_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000',
     updated_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000',
     fencing_token = 1 + (SELECT w.fencing_token FROM notify_work w WHERE w.delivery_id = notify_delivery.id)
   WHERE id IN (
-    SELECT d.id FROM notify_delivery d JOIN notify_work w ON w.delivery_id = d.id
+    SELECT d.id FROM notify_delivery d CROSS JOIN notify_work w ON w.delivery_id = d.id
     WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel
-      AND d.state IN ('queued', 'temporary_failure') AND w.step = 'send' AND d.topic = NEW.topic);
-  DELETE FROM notify_work WHERE step = 'send' AND delivery_id IN (
+      AND w.step = 'send' AND w.mandate IS NULL AND d.topic = NEW.topic);
+  DELETE FROM notify_work WHERE +step = 'send' AND mandate IS NULL AND delivery_id IN (
     SELECT d.id FROM notify_delivery d
-    WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel AND d.state = 'suppressed');
+    WHERE d.recipient_id = NEW.recipient_id AND d.channel = NEW.channel AND d.topic = NEW.topic);
 END;
 
 -------------------------------------------------------------- times that a person rewrites are honoured in any ISO form

@@ -326,6 +326,7 @@ def test_a_suppression_settles_what_waits_also_what_is_claimed(database: Databas
     ):  # fmt: skip
         database.execute("UPDATE notify_delivery SET state = ? WHERE id = ?", state, number[event])
         database.execute("UPDATE notify_work SET step = ? WHERE delivery_id = ?", step, number[event])
+    database.execute("UPDATE notify_work SET mandate = 'replay' WHERE delivery_id = ?", number["doubtful"])
     suppress(database, reason="opted_out", actor="jane")
     assert database.delivery("waiting", "state, reason, fencing_token") == ("suppressed", "opted_out", 1)
     assert database.delivery("claimed", "state, fencing_token") == ("suppressed", 8)
@@ -353,6 +354,36 @@ def test_a_suppression_that_is_rolled_back_settles_nothing(database: Database) -
     database.execute("ROLLBACK")
     assert database.delivery("order-1") == "queued"
     assert works(database) == 1
+
+
+MANY = """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)
+  INSERT INTO notify_delivery (event_id, recipient_id, channel, template, topic, state)
+  SELECT 'e-' || i, 'other-' || i, 'email', 't', 'news', CASE i % 2 WHEN 0 THEN 'queued' ELSE 'suppressed' END FROM n"""
+
+
+@pytest.mark.parametrize("say_no", [suppress, lambda database: consent(database, False)], ids=["suppress", "revoke"])
+def test_what_a_no_costs_does_not_grow_with_the_backlog(database: Database, say_no: Callable[..., None]) -> None:
+    database.execute(MANY)
+    database.intend("order-1", topic="news")
+    if database.dialect == "sqlite":
+        steps = []
+        database.connection.set_progress_handler(lambda: steps.append(1), 10)  # every tenth instruction
+        say_no(database)
+        database.connection.set_progress_handler(None, 0)
+        assert 1 < len(steps) < 200
+    else:
+        rows_read = (
+            "SELECT sum(seq_tup_read + COALESCE(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables "
+            "WHERE relname IN ('notify_delivery', 'notify_work')"
+        )
+        database.execute("ANALYZE")
+        database.begin()
+        before = database.one(rows_read)
+        say_no(database)
+        assert 1 <= database.one(rows_read) - before < 30
+        database.execute("COMMIT")
+    assert database.delivery("order-1") == "suppressed"
+    assert works(database) == 1500
 
 
 @pytest.mark.parametrize("table", ["notify_suppression", "notify_consent", "notify_endpoint"])
