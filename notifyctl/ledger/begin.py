@@ -70,6 +70,7 @@ class Held:
 class _Group:
     run: str
     rows: dict[int, Ready]
+    numbers: dict[int, int] = field(default_factory=dict)  # of the attempt that may be opened
     results: dict[int, Begun | Held] = field(default_factory=dict)
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -122,18 +123,20 @@ def _lock(tx: Tx, group: _Group) -> None:
             group.results[delivery] = Held("locked" if delivery in ours else "lost")
 
 
-_JUDGE = f"""SELECT d.id, d.expires_at, d.accepted_at, {CONSENT}, {SUPPRESSION % "o.fingerprint"}
-  FROM {{o: id bigint, fingerprint text}} JOIN notify_delivery d ON d.id = o.id"""
+_JUDGE = f"""SELECT d.id, d.expires_at, d.accepted_at, {CONSENT}, {SUPPRESSION % "o.fingerprint"},
+    EXISTS (SELECT 1 FROM notify_gate g WHERE (g.until > :now OR (g.until IS NULL AND g.kind = 'pause'))
+      AND ((g.scope = 'lane' AND g.name = d.lane) OR (g.scope = 'transport' AND g.name = o.transport))),
+    1 + COALESCE((SELECT max(a.number) FROM notify_attempt a WHERE a.delivery_id = d.id), 0)
+  FROM {{o: id bigint, fingerprint text, transport text}} JOIN notify_delivery d ON d.id = o.id"""
 
 
 def _judge(tx: Tx, group: _Group) -> None:
-    rows = [(i, group.rows[i].fingerprint) for i, _ in group.pairs()]
+    rows = [(i, group.rows[i].fingerprint, group.rows[i].transport) for i, _ in group.pairs()]
     if not rows:
         return
-    gates = gate.closed(tx)
-    for delivery, expires_at, accepted_at, consent, suppression in tx.execute(_JUDGE, o=rows):
+    for delivery, expires_at, accepted_at, consent, suppression, gated, number in tx.execute(_JUDGE, o=rows):
         ready = group.rows[delivery]
-        shut = gates.get(("lane", ready.delivery.lane)) or gates.get(("transport", ready.transport))
+        group.numbers[delivery] = number
         refusal = check(
             consent_mode=ready.consent_mode, consent=None if consent is None else bool(consent),
             suppression=suppression, expires_at=tx.dialect.instant(expires_at), now=tx.now,
@@ -142,7 +145,9 @@ def _judge(tx: Tx, group: _Group) -> None:
             group.results[delivery] = Held("lost")
         elif refusal is not None:
             group.results[delivery] = Held("policy", state=refusal.state, reason=refusal.reason)
-        elif shut is not None:
+        elif gated:
+            gates = gate.closed(tx)
+            shut = gates.get(("lane", ready.delivery.lane)) or gates[("transport", ready.transport)]
             group.results[delivery] = Held("gate", until=shut.until, reason=shut.reason)
 
 
@@ -168,18 +173,16 @@ def _pace(tx: Tx, group: _Group) -> None:
 
 _ATTEMPT = """INSERT INTO notify_attempt (delivery_id, number, run, fencing_token, transport, started, request_digest,
     fingerprint, mandate, locale, encoding, segments, bytes)
-  SELECT o.id, 1 + COALESCE((SELECT max(a.number) FROM notify_attempt a WHERE a.delivery_id = o.id), 0), :run, o.token,
-    o.transport, :now, o.request_digest, o.fingerprint, o.mandate, o.locale, o.encoding, o.segments, o.bytes
-  FROM {o: id bigint, token bigint, transport text, request_digest text, fingerprint text, mandate text, locale text,
-    encoding text, segments bigint, bytes bigint} WHERE true
-  RETURNING delivery_id, number"""
+  SELECT a.id, a.number, :run, a.token, a.transport, :now, a.request_digest, a.fingerprint, a.mandate, a.locale,
+    a.encoding, a.segments, a.bytes
+  FROM {a: id bigint, number bigint, token bigint, transport text, request_digest text, fingerprint text,
+    mandate text, locale text, encoding text, segments bigint, bytes bigint} WHERE true"""
 
-_WORK = """UPDATE notify_work SET step = 'resolve', eligible_at = o.deadline, mandate = NULL
-  FROM {o: id bigint, deadline timestamptz} WHERE notify_work.delivery_id = o.id"""
+_WORK = """UPDATE notify_work SET step = 'resolve', eligible_at = w.deadline, mandate = NULL
+  FROM {w: id bigint, deadline timestamptz} WHERE notify_work.delivery_id = w.id"""
 
 _TRAIL = """INSERT INTO notify_transition (delivery_id, at, "from", "to", attempt, actor)
-  SELECT d.id, :now, d.state, 'sending', o.number, :run FROM {o: id bigint, number bigint}
-  JOIN notify_delivery d ON d.id = o.id ORDER BY d.id"""
+  SELECT t.id, :now, t.state, 'sending', t.number, :run FROM {t: id bigint, state text, number bigint} WHERE true"""
 
 _DELIVERY = """UPDATE notify_delivery SET state = 'sending', reason = '', updated_at = :now,
     first_tried_at = COALESCE(notify_delivery.first_tried_at, :now), transport = o.transport, sender = o.sender,
@@ -193,25 +196,27 @@ _DELIVERY = """UPDATE notify_delivery SET state = 'sending', reason = '', update
 def _open(tx: Tx, group: _Group) -> None:
     going: Mapping[int, datetime] = {
         i: result.slot if isinstance(result, Begun) else tx.now
-        for i in sorted(group.rows)
+        for i in sorted(group.numbers)
         if (result := group.results.get(i)) is None or (isinstance(result, Begun) and result.number == 0)
     }
     if not going:
         return
-    ready = [group.rows[i] for i in going]
-    attempts = [
-        (r.delivery.id, r.delivery.token, r.transport, r.request_digest, r.fingerprint, r.delivery.mandate,
-         r.locale, r.encoding, r.segments, r.bytes)
-        for r in ready
-    ]  # fmt: skip
-    numbers = dict(tx.execute(_ATTEMPT, o=attempts, run=group.run))
-    tx.execute(_WORK, o=[(r.delivery.id, tx.now + timedelta(seconds=r.deadline)) for r in ready])
-    tx.execute(_TRAIL, o=sorted(numbers.items()), run=group.run)
-    pins = [
-        (r.delivery.id, r.transport, r.sender, r.message_date, r.endpoint_id, r.fingerprint, r.content_digest,
-         r.template_version)
-        for r in ready
-    ]
-    tx.execute(_DELIVERY, o=pins)
+    ready = [(group.rows[i], group.numbers[i]) for i in going]
+    tx.execute_all(
+        (_ATTEMPT, _WORK, _TRAIL, _DELIVERY),
+        run=group.run,
+        a=[
+            (r.delivery.id, number, r.delivery.token, r.transport, r.request_digest, r.fingerprint,
+             r.delivery.mandate, r.locale, r.encoding, r.segments, r.bytes)
+            for r, number in ready
+        ],
+        w=[(r.delivery.id, tx.now + timedelta(seconds=r.deadline)) for r, _ in ready],
+        t=[(r.delivery.id, r.delivery.state, number) for r, number in ready],
+        o=[
+            (r.delivery.id, r.transport, r.sender, r.message_date, r.endpoint_id, r.fingerprint, r.content_digest,
+             r.template_version)
+            for r, _ in ready
+        ],
+    )  # fmt: skip
     for i, slot in going.items():
-        group.results[i] = Begun(numbers[i], tx.now, slot)
+        group.results[i] = Begun(group.numbers[i], tx.now, slot)

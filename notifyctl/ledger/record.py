@@ -57,13 +57,16 @@ class LateRow:
 
 Late = Callable[[LateRow, Outcome], Transition]
 
-_ATTEMPT = """UPDATE notify_attempt SET finished = :now, outcome = o.outcome, reason = o.reason, code = o.code,
-    remote_id = o.remote_id, remote_ids = o.remote_ids, retry_after = o.retry_after, duration = o.duration
-  FROM {o: id bigint, number bigint, outcome text, reason text, code text, remote_id text, remote_ids jsonb,
+_ATTEMPT = """UPDATE notify_attempt SET finished = :now, outcome = attempts.outcome, reason = attempts.reason,
+    code = attempts.code, remote_id = attempts.remote_id, remote_ids = attempts.remote_ids,
+    retry_after = attempts.retry_after, duration = attempts.duration
+  FROM {attempts: id bigint, number bigint, outcome text, reason text, code text, remote_id text, remote_ids jsonb,
     retry_after double precision, duration double precision}
-  WHERE notify_attempt.delivery_id = o.id AND notify_attempt.number = o.number
-    AND (notify_attempt.outcome IS NULL OR (notify_attempt.outcome = 'ambiguous' AND o.outcome <> 'ambiguous'))
-  RETURNING notify_attempt.delivery_id"""
+  WHERE notify_attempt.delivery_id = attempts.id AND notify_attempt.number = attempts.number
+    AND (notify_attempt.outcome IS NULL
+      OR (notify_attempt.outcome = 'ambiguous' AND attempts.outcome <> 'ambiguous'))"""
+
+_WRITTEN = "RETURNING notify_attempt.delivery_id"
 
 _OWNED = """SELECT w.delivery_id FROM {o: id bigint, token bigint} JOIN notify_work w ON w.delivery_id = o.id
   WHERE w.owner = :run AND w.fencing_token = o.token AND w.step = 'resolve' ORDER BY w.delivery_id {lock of w}"""
@@ -84,8 +87,12 @@ def record(tx: Tx, *, run: str, results: Sequence[Result], late: Late) -> Record
         return done
     results = sorted(results, key=lambda r: (r.id, r.number))
     owned = {row[0] for row in tx.execute(_OWNED, o=[(r.id, r.token) for r in results], run=run)}
+    if len(owned) == len(results):  # an owned row's attempt has no outcome yet: that is what owning it means
+        done.moves = [_move(r, r.was, r.transition, r.token) for r in results]
+        _apply(tx, done.moves, run, False, [_ATTEMPT], attempts=[_attempt(r) for r in results])
+        return done
     known = facts(tx, [(r.id, r.number) for r in results if r.id not in owned])  # before the outcome is written
-    written = {row[0] for row in tx.execute(_ATTEMPT, o=[_attempt(r) for r in results])}
+    written = {row[0] for row in tx.execute(f"{_ATTEMPT} {_WRITTEN}", attempts=[_attempt(r) for r in results])}
     for result in results:
         if result.id in owned:
             done.moves.append(_move(result, result.was, result.transition, result.token))
@@ -171,22 +178,22 @@ _DELIVERY = """UPDATE notify_delivery SET state = o.state, reason = o.reason, at
 _UNPIN = """UPDATE notify_delivery SET endpoint_id = NULL, fingerprint = NULL, transport = NULL, sender = NULL,
     message_date = NULL WHERE id IN (SELECT id FROM {o: id bigint})"""
 
-_SETTLE = """DELETE FROM notify_work WHERE delivery_id IN (SELECT id FROM {o: id bigint})"""
+_SETTLE = "DELETE FROM notify_work WHERE delivery_id IN (SELECT settled.id FROM {settled: id bigint})"
 
-_WORK = """UPDATE notify_work SET step = o.step, eligible_at = o.eligible_at, mandate = o.mandate,
-    owner = CASE WHEN o.released THEN NULL ELSE notify_work.owner END, tries = o.tries, fencing_token = o.token
-  FROM {o: id bigint, step text, eligible_at timestamptz, mandate text, tries bigint, token bigint, released boolean}
-  WHERE notify_work.delivery_id = o.id"""
+_WORK = """UPDATE notify_work SET step = w.step, eligible_at = w.eligible_at, mandate = w.mandate, tries = w.tries,
+    owner = CASE WHEN w.released THEN NULL ELSE notify_work.owner END, fencing_token = w.token
+  FROM {w: id bigint, step text, eligible_at timestamptz, mandate text, tries bigint, token bigint, released boolean}
+  WHERE notify_work.delivery_id = w.id"""
 
 _NEW_WORK = """INSERT INTO notify_work (delivery_id, step, lane, region, due_at, eligible_at, fencing_token, tries,
     mandate)
-  SELECT d.id, o.step, d.lane, d.region, d.due_at, o.eligible_at, o.token, o.tries, o.mandate
-  FROM {o: id bigint, step text, eligible_at timestamptz, mandate text, tries bigint, token bigint, released boolean}
-  JOIN notify_delivery d ON d.id = o.id WHERE true ON CONFLICT (delivery_id) DO NOTHING"""
+  SELECT d.id, w.step, d.lane, d.region, d.due_at, w.eligible_at, w.token, w.tries, w.mandate
+  FROM {w: id bigint, step text, eligible_at timestamptz, mandate text, tries bigint, token bigint, released boolean}
+  JOIN notify_delivery d ON d.id = w.id WHERE true ON CONFLICT (delivery_id) DO NOTHING"""
 
 _TRAIL = """INSERT INTO notify_transition (delivery_id, at, "from", "to", reason, attempt, actor, note)
-  SELECT o.id, :now, o.was, o.state, o.reason, o.attempt, :actor, o.note
-  FROM {o: id bigint, was text, state text, reason text, attempt bigint, note text} ORDER BY o.id"""
+  SELECT t.id, :now, t.was, t.state, t.reason, t.attempt, :actor, t.note
+  FROM {t: id bigint, was text, state text, reason text, attempt bigint, note text} WHERE true"""
 
 _SUPPRESS = """INSERT INTO notify_suppression (recipient_id, channel, reason, fingerprint, source_delivery_id,
     remote_id, actor, at)
@@ -197,29 +204,41 @@ _SUPPRESS = """INSERT INTO notify_suppression (recipient_id, channel, reason, fi
 
 def apply(tx: Tx, moves: Iterable[Move], *, actor: str, new_work: bool = False) -> None:
     """Carry out transitions whose rows the caller holds; `new_work`: also for deliveries that had none (requeue)."""
+    _apply(tx, moves, actor, new_work, [])
+
+
+def _apply(
+    tx: Tx, moves: Iterable[Move], actor: str, new_work: bool, statements: list[str], **parameters: Any
+) -> None:
+    """The writes of `apply` behind `statements`, whose parameters are given too."""
     every = sorted(moves, key=lambda m: m.id)
     moves = [m for m in every if not m.to.untouched]  # of the others only the attempt and the trail say something
     if moves:
-        tx.execute(_DELIVERY, o=[_delivery(m) for m in moves])
-    unpinned = [(m.id,) for m in moves if m.to.clear_pins]
-    if unpinned:
-        tx.execute(_UNPIN, o=unpinned)
+        statements.append(_DELIVERY)
+        parameters["o"] = [_delivery(m) for m in moves]
     settled = [(m.id,) for m in moves if m.to.step is None]
     if settled:
-        tx.execute(_SETTLE, o=settled)
+        statements.append(_SETTLE)
+        parameters["settled"] = settled
     works = [
         (m.id, m.to.step, m.to.eligible_at, m.to.mandate, m.to.tries, m.token, m.to.release_owner)
         for m in moves if m.to.step
     ]  # fmt: skip
     if works:
-        tx.execute(_WORK, o=works)
-        if new_work or any(m.was in _MAY_LACK_WORK for m in moves if m.to.step):
-            tx.execute(_NEW_WORK, o=works)
+        statements.append(_WORK)
+        parameters["w"] = works
     trail = [(m.id, m.was, m.to.state, m.to.reason, m.attempt, m.note) for m in every if m.to.trail]
     if trail:
-        tx.execute(_TRAIL, o=trail, actor=actor)
+        statements.append(_TRAIL)
+        parameters["t"] = trail
+    tx.execute_all(statements, actor=actor, **parameters)
+    unpinned = [(m.id,) for m in moves if m.to.clear_pins]
+    if unpinned:
+        tx.execute(_UNPIN, o=unpinned)
+    if works and (new_work or any(m.was in _MAY_LACK_WORK for m in moves if m.to.step)):
+        tx.execute(_NEW_WORK, w=works)
     suppress = [(m.id, m.to.suppress, m.fingerprint, m.remote_id) for m in every if m.to.suppress]
-    if suppress:
+    if suppress:  # last, by itself: its trigger settles other deliveries of the same pair
         tx.execute(_SUPPRESS, o=suppress, actor=actor)
 
 

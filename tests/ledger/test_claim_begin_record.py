@@ -65,7 +65,7 @@ def test_a_claim_brings_everything_a_send_needs(bench: Workbench) -> None:
             address=address,
         )
     consent(bench, granted=True)
-    bench.deliveries(1, topic="'news'", variables="'{\"name\": \"Zoë\"}'")
+    bench.deliveries(1, topic="'news'", variables='\'{"name": "Zoë"}\'')
     (delivery,) = bench.claim()
     assert delivery.address == "new@x.example"
     assert delivery.consent is True

@@ -103,9 +103,7 @@ class Workbench:
 
     def work(self, delivery: int) -> dict[str, Any] | None:
         """The work row of one delivery."""
-        rows = self.ledger.read(
-            lambda tx: tx.dicts("SELECT * FROM notify_work WHERE delivery_id = :id", id=delivery)
-        )
+        rows = self.ledger.read(lambda tx: tx.dicts("SELECT * FROM notify_work WHERE delivery_id = :id", id=delivery))
         return rows[0] if rows else None
 
     def pass_leases(self) -> None:
