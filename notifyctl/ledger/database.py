@@ -95,6 +95,7 @@ class Ledger:
         self.dialect: Dialect
         self._connection: Any = connection
         self._estimate = (clock.wall(), clock.monotonic())
+        self.reconnected = 0  # how often a connection was lost: a COMMIT may then have succeeded unheard
         self.wall: Callable[[], datetime] = clock.wall
         if is_sqlite(url):
             self.dialect = SQLITE
@@ -162,6 +163,7 @@ class Ledger:
                     raise again.reported from again.__cause__
                 if again.lost:
                     rerun = True
+                    self.reconnected += 1
                     self._connection = self._wait(self._open_postgres)
                 else:
                     _pause()

@@ -348,6 +348,9 @@ class Dispatch:
             lane.returning += [(d, d.was_eligible_at or d.due_at) for d in lane.take_unbegun()]
         self.run.max_seconds = 0.0  # nothing may begin any more
         self._turn()
+        if self.run.ledger.reconnected:  # a claim whose COMMIT was not heard of left rows that nobody here knows
+            pairs = [(lane.lane.name, lane.region) for lane in self.lanes.values()]
+            claiming.release_run(self.run.ledger, run=self.run.id, step=Step.SEND, pairs=pairs)
 
 
 class Exchange:
