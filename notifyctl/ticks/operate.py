@@ -54,6 +54,8 @@ class Operator:
         def judge(candidate: Candidate, now: datetime) -> Transition | Refused:
             if candidate.state is not State.UNRESOLVED and candidate.facts.accepted_at is not None:
                 return _refused(candidate, "already_accepted")
+            if candidate.state is State.SENDING:
+                return _refused(candidate, "sending")
             if _in_doubt(candidate):
                 if not accept_duplicate or candidate.state not in _DOUBTFUL:
                     return _doubted(candidate)
@@ -125,9 +127,7 @@ class Operator:
         lane = self.config.lanes.get(candidate.lane) or Lane(candidate.lane, candidate.channel, "")
         # Only what is marked with its remote id goes on to receipts, so only then the transport matters.
         capabilities = self._proves(candidate.transport) if candidate.facts.has_remote_id else _NOTHING
-        return lifecycle.decide(
-            candidate.facts, trigger, now, lane, capabilities, reset_attempts=self.reset_attempts
-        )
+        return lifecycle.decide(candidate.facts, trigger, now, lane, capabilities, reset_attempts=self.reset_attempts)
 
     def _proves(self, transport: str) -> Capabilities:
         """How the transport speaks of receipts; one that is not configured any more says nothing."""
