@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 app = family()
 
+TICKS = ("dispatch",)  # what cron runs; crontab.example names the same
+
 Instance = Annotated[
     str | None, typer.Option("--instance", metavar="NAME", help="This installation's name (else production).")
 ]
@@ -199,4 +201,4 @@ def _crontab(config: Path) -> list[str]:
     found = shutil.which("notifyctl")
     tool = shlex.quote(os.path.abspath(found)) if found else f"{shlex.quote(sys.executable)} -m notifyctl"
     command = f"{tool} --config {shlex.quote(str(config))}".replace("%", "\\%")
-    return [f"* * * * * {command} {tick}" for tick in ("dispatch", "poll-receipts", "reconcile")]
+    return [f"* * * * * {command} {tick}" for tick in TICKS]

@@ -13,7 +13,7 @@ import pytest
 
 from notifyctl.cli.output import Output
 from notifyctl.errors import ConfigError
-from tests.cli.rig import CONFIG, ROOT, Folder, command, environment, failure
+from tests.cli.rig import CONFIG, Folder, command, environment, failure
 
 ASCII = environment(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
 
@@ -226,7 +226,7 @@ def test_init_without_a_terminal_names_the_instance_production_and_keeps_templat
     assert done["instance"] == "production"
     assert done["kept"] == [f"{tmp_path}/templates/welcome/1/body.txt", f"{tmp_path}/templates/welcome/1/subject.txt"]
     assert (tmp_path / "templates/welcome/1/subject.txt").read_text() == "mine"
-    assert len(done["crontab"]) == 3
+    assert len(done["crontab"]) == 1
 
 
 def test_init_as_a_dry_run_writes_nothing(tmp_path: Path) -> None:
@@ -242,13 +242,6 @@ def test_init_where_nothing_can_be_written_says_so(tmp_path: Path) -> None:
     assert done.returncode == 78
     assert "cannot be written" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_the_crontab_example_runs_the_three_ticks() -> None:
-    lines = (ROOT / "crontab.example").read_text().splitlines()
-    ticks = [line.split() for line in lines if line.startswith("* ")]
-    assert [tick[-1] for tick in ticks] == ["dispatch", "poll-receipts", "reconcile"]
-    assert all(tick[5].startswith("/") for tick in ticks)
 
 
 # -- migrate ------------------------------------------------------------------------------------------------------
