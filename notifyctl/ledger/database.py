@@ -74,13 +74,16 @@ class Tx:
 
     def _run(self, sql: str, parameters: dict[str, Any]) -> tuple[list[Any], Any]:
         dialect = self.dialect
-        for name, value in parameters.items():
-            if isinstance(value, list):
-                parameters[name] = dialect.rows(value)
-            elif isinstance(value, datetime):
-                parameters[name] = dialect.time(value)
-        if dialect is SQLITE and ":now" in sql:
-            parameters["now"] = dialect.time(self.now)
+        if dialect is POSTGRES:
+            POSTGRES.bind(sql, parameters)
+        else:
+            for name, value in parameters.items():
+                if isinstance(value, list):
+                    parameters[name] = dialect.rows(value)
+                elif isinstance(value, datetime):
+                    parameters[name] = dialect.time(value)
+            if ":now" in sql:
+                parameters["now"] = dialect.time(self.now)
         cursor = self._execute(dialect.sql(sql), parameters)
         return (cursor.fetchall() if cursor.description else []), cursor
 

@@ -272,9 +272,9 @@ def refuse(tx: Tx, *, run: str, moves: Sequence[Move]) -> list[Move]:
 
 # -- lapsed attempts (rule R10) ----------------------------------------------------------------------------------
 
-_LAPSED = """SELECT w.delivery_id FROM {p: lane text, region text} JOIN notify_work w
-    ON w.step = 'resolve' AND w.lane = p.lane AND w.region = p.region AND w.eligible_at <= :now
-  JOIN notify_delivery d ON d.id = w.delivery_id AND d.state = 'sending'
+_LAPSED = """SELECT w.delivery_id FROM {p: lane text, region text} CROSS JOIN notify_work w
+  JOIN notify_delivery d ON d.id = w.delivery_id
+  WHERE w.step = 'resolve' AND w.lane = p.lane AND w.region = p.region AND w.eligible_at <= :now AND d.state = 'sending'
   ORDER BY w.delivery_id LIMIT :limit {lock of w skip}"""
 
 _OPEN = """SELECT a.delivery_id, max(a.number) FROM {o: id bigint} JOIN notify_attempt a ON a.delivery_id = o.id
