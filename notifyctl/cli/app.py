@@ -32,6 +32,9 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "cancel": ("cancel", "Withdraw what has not begun."),
     "inspect": ("inspect", "See what stands where, why it has not gone yet, and what needs a person."),
     "template": ("template", "Publish, list and show templates."),
+    "recipient": ("recipient", "Set and show recipients' addresses."),
+    "consent": ("consent", "Record what recipients have agreed to."),
+    "suppression": ("suppression", "Say who must not be contacted on which channel."),
 }
 EXIT_INTERRUPTED = 130
 

@@ -52,7 +52,7 @@ def enqueue(
     given = _variables(var or [], variables)
     if given:
         stated["vars"] = given
-    addresses = _addresses(to or [])
+    addresses = parse_addresses(to or [])
     if addresses:
         stated["to"] = addresses
     if sensitive:
@@ -79,7 +79,7 @@ def _run(session: Session, stated: dict[str, Any], source: str | None, format: s
         if source is None:
             code = tick([Row(1, stated)])
         else:
-            with _rows(source, format, stated) as rows:
+            with open_rows(source, format, stated) as rows:
                 code = tick(rows)
         if session.out.json:
             session.out.document(tick.document())
@@ -141,7 +141,8 @@ def _variables(pairs: list[str], document: str | None) -> dict[str, Any]:
     return variables
 
 
-def _addresses(pairs: list[str]) -> dict[str, str]:
+def parse_addresses(pairs: list[str]) -> dict[str, str]:
+    """The addresses that CHANNEL=ADDRESS options state, by channel. Raises UsageError."""
     addresses: dict[str, str] = {}
     for pair in pairs:
         channel, equals, address = pair.partition("=")
@@ -154,7 +155,7 @@ def _addresses(pairs: list[str]) -> dict[str, str]:
 
 
 @contextmanager
-def _rows(source: str, format: str | None, stated: dict[str, Any]) -> Iterator[Iterator[Any]]:
+def open_rows(source: str, format: str | None, stated: dict[str, Any]) -> Iterator[Iterator[Any]]:
     """The rows of FILE or -, each on top of what the options state."""
     from notifyctl.ticks import bulk
 

@@ -52,7 +52,7 @@ class Checker:
         if unknown:
             raise InputError(f"unknown key {unknown[0]!r}", reason="unknown_key", field=unknown[0],
                              hint=f"known are {', '.join(sorted(KEYS))}")  # fmt: skip
-        event, recipient = _identifier(values, "event"), _identifier(values, "recipient")
+        event, recipient = identifier(values, "event"), identifier(values, "recipient")
         channels = _channels(values.get("channel"))
         name, _, version = _text(values, "template", required=True).partition("@")
         variables = values.get("vars", {})
@@ -185,7 +185,8 @@ def _text(values: Mapping[str, Any], key: str, *, required: bool = False) -> str
     return value
 
 
-def _identifier(values: Mapping[str, Any], key: str) -> str:
+def identifier(values: Mapping[str, Any], key: str) -> str:
+    """The event's or recipient's reference under `key`. Raises InputError naming it."""
     value = values.get(key)
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)

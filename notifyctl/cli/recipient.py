@@ -1,0 +1,72 @@
+"""`recipient set|show`: a recipient's addresses, and what else is known of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from notifyctl.cli import operator
+from notifyctl.cli import register as registering
+from notifyctl.cli.enqueue import parse_addresses
+from notifyctl.cli.options import DryRun, Session, command, family
+from notifyctl.errors import EXIT_OK, UsageError
+
+app = family(no_args_is_help=True, help="Set and show recipients' addresses.")
+
+Who = Annotated[str, typer.Argument(metavar="RECIPIENT", help="The reference to the person.")]
+To = Annotated[
+    list[str] | None, typer.Option("--to", metavar="CHANNEL=ADDRESS", help="The address from now on (repeatable).")
+]
+
+
+@command(app, "set")
+def set_(session: Session, recipient: Who, to: To = None, dry_run: DryRun = False) -> int:
+    """Set a recipient's address on a channel; earlier ones stay in its history."""
+    addresses = parse_addresses(to or [])
+    if not addresses:
+        raise UsageError("--to is missing", hint="such as --to email=ada@example.com")
+    with registering.register(session, dry_run=dry_run) as book:
+        changed = book.register(recipient, addresses)
+    if session.out.json:
+        document = {"dry_run": dry_run, "recipient": recipient, "set": sorted(changed)}
+        session.out.document({**document, "unchanged": sorted(addresses.keys() - changed)})
+        return EXIT_OK
+    for channel in addresses:
+        would = "would be set" if dry_run else "set"
+        session.out.text(f"{channel}: {would if channel in changed else 'was so already'}")
+    return EXIT_OK
+
+
+@command(app, "show")
+def show(session: Session, recipient: Who) -> int:
+    """Show a recipient's addresses (masked), suppressions and consent."""
+    from notifyctl.compose.destinations import mask
+    from notifyctl.ledger import people
+
+    who = operator.text("RECIPIENT", recipient)
+    ledger = session.ledger()
+    try:
+        endpoints, suppressions, consents = ledger.read(
+            lambda tx: (people.endpoints(tx, who), people.suppressions(tx, who), people.consents(tx, who))
+        )
+    finally:
+        ledger.close()
+    shown: list[dict[str, Any]] = [
+        {"channel": one.channel, "address": mask(one.channel, one.address) if one.address else "erased",
+         "current": one.current, "at": one.at, "actor": one.actor}
+        for one in endpoints
+    ]  # fmt: skip
+    if session.out.json:
+        session.out.document(
+            {"recipient": who, "endpoints": shown, "suppressions": suppressions, "consents": consents}
+        )  # fmt: skip
+        return EXIT_OK
+    columns = {"CHANNEL": "channel", "ADDRESS": "address", "CURRENT": "current", "SINCE": "at", "BY": "actor"}
+    registering.listed(session, shown, columns, "no address is known")
+    for one in suppressions:
+        where = "this address" if one["scope"] == "address" else "all of it"
+        session.out.text(f"suppressed on {one['channel']} ({where}): {one['reason']}")
+    for one in consents:
+        session.out.text(f"{one['topic']} on {one['channel']}: {'granted' if one['granted'] else 'revoked'}")
+    return EXIT_OK
