@@ -57,6 +57,10 @@ class Tx:
         """Run one statement; rows (if any) as tuples, all fetched. A list parameter is a row set (see dialect)."""
         return self._run(sql, parameters)[0]
 
+    def affected(self, sql: str, **parameters: Any) -> int:
+        """Run one write; how many rows it touched."""
+        return int(self._run(sql, parameters)[1].rowcount)
+
     def execute_all(self, statements: Sequence[str], **parameters: Any) -> None:
         """Run writes that do not read what another of them writes: on Postgres in one round trip."""
         if self.dialect is SQLITE:

@@ -90,10 +90,10 @@ def enqueue(tx: Tx, entries: Sequence[Entry], *, run: str, dry_run: bool = False
     if not dry_run:
         _register(tx, new, known, run)
         inserted = {row[0] for row in tx.execute(_INSERT, o=[_row(e) for e in new], batch=run)}
-    stored = {row[0]: row[1:] for row in tx.execute(_STORED, o=[(key,) for key in first])}
+    known_rows = stored(tx, list(first))
     verdicts = []
     for position, (key, entry) in enumerate(zip(keys, entries, strict=True)):
-        row = stored.get(key)
+        row = known_rows.get(key)
         if row is None and position in unreachable:
             verdicts.append(Verdict("rejected", reason="destination_missing", field="to"))
         elif row is None:  # a key whose delivery was pruned, or a dry run
@@ -101,7 +101,7 @@ def enqueue(tx: Tx, entries: Sequence[Entry], *, run: str, dry_run: bool = False
         elif key in inserted and first[key] == position:
             verdicts.append(Verdict("suppressed" if row[1] == "suppressed" else "enqueued", row[0], row[2]))
         else:
-            field = _differs(tx, entry, row)
+            field = differs(tx, entry.intent, row)
             verdicts.append(Verdict("conflict" if field else "duplicate", row[0], "conflict" if field else "", field))
     return verdicts
 
@@ -139,19 +139,22 @@ def documents(intent: Intent) -> list[dict[str, str]]:
     ]
 
 
-def _differs(tx: Tx, entry: Entry, row: Sequence[Any]) -> str:
+def stored(tx: Tx, keys: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """What the ledger holds under these idempotency keys: id, state, reason, and what `differs` compares."""
+    return {row[0]: row[1:] for row in tx.execute(_STORED, o=[(key,) for key in keys])}
+
+
+def differs(tx: Tx, intent: Intent, row: Sequence[Any]) -> str:
     """The first column the caller stated that differs from what is stored; "" if none does."""
     at, document = tx.dialect.instant, tx.dialect.document
-    intent = entry.intent
-    lane = row[6]
-    stored: dict[str, Any] = {
-        "template": row[3], "template_version": row[4], "locale": row[5], "lane": lane, "region": row[7],
+    held: dict[str, Any] = {
+        "template": row[3], "template_version": row[4], "locale": row[5], "lane": row[6], "region": row[7],
         "topic": row[8], "variables": document(row[9]), "attachments": attachments(document(row[10])),
         "destination": row[11], "due_at": at(row[12]), "expires_at": at(row[13]), "sensitive": bool(row[14]),
     }  # fmt: skip
-    stated: dict[str, Any] = {name: getattr(intent, name) for name in stored}
+    stated: dict[str, Any] = {name: getattr(intent, name) for name in held}
     stated["variables"] = json.loads(json.dumps(dict(intent.variables)))
-    for name, value in stored.items():
+    for name, value in held.items():
         if name in intent.stated and _same_time(value) != _same_time(stated[name]):
             return name
     return ""
