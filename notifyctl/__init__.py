@@ -28,4 +28,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    return getattr(import_module(f"notifyctl.{_PUBLIC[name]}"), name)
