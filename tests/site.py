@@ -18,7 +18,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,11 @@ class Running:
         self._process.kill()
         self._process.communicate()
         assert self._process.returncode == -signal.SIGKILL, "it had ended before it was killed"
+
+    def until(self, server: SmtpServer, condition: Callable[[], bool], timeout: float = PATIENT) -> None:
+        """Wait until the server has seen what is waited for; a process that ends before says why."""
+        server.wait(lambda: condition() or self._process.poll() is not None, timeout)
+        assert condition(), self.result()
 
     def goes_on_for(self, seconds: float) -> bool:
         """Whether it still runs after `seconds`, in which it cannot get any further."""
@@ -280,4 +285,6 @@ def _of(message: Mapping[str, Any] | Received, name: str) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list):
+        return f"[{', '.join(_toml(one) for one in value)}]"
     return json.dumps(value)

@@ -27,6 +27,7 @@ class Ready:
     """One composed delivery about to go out, with what is pinned and recorded of it.
 
     `deadline`: seconds until the exchange is over, margin included. `limits`: every (key, rate) it counts against.
+    `replay_until`: a replay that begins no sooner is no repetition to the provider any more; None: not a replay.
     """
 
     delivery: Delivery
@@ -45,6 +46,7 @@ class Ready:
     encoding: str | None = None
     segments: int | None = None
     bytes: int | None = None
+    replay_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,8 @@ def _judge(tx: Tx, group: _Group) -> None:
             group.results[delivery] = Held("lost")
         elif refusal is not None:
             group.results[delivery] = Held("policy", state=refusal.state, reason=refusal.reason)
+        elif ready.replay_until is not None and tx.now >= ready.replay_until:
+            group.results[delivery] = Held("policy", reason="replay_window_closed")
         elif gated:
             gates = gate.closed(tx)
             shut = gates.get(("lane", ready.delivery.lane)) or gates[("transport", ready.transport)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from notifyctl.compose import destinations, message
 from notifyctl.compose.templates import Renderer
@@ -103,6 +103,7 @@ class Preparer:
         digest = self.keys.request(request)
         if replayed and (delivery.transport != settings.name or digest != delivery.doubtful_digest):
             return Refusal(delivery, Trigger.CANNOT_HEAL, "content_changed")
+        window = timedelta(seconds=self.transport.capabilities.replay_window - settings.deadline - MARGIN)
         sms = composed if isinstance(composed, Sms) else None
         ready = Ready(
             delivery=delivery, transport=settings.name, sender=sender, message_date=date,
@@ -110,6 +111,7 @@ class Preparer:
             content_digest=self.keys.content(delivery.variables, delivery.attachments, delivery.destination),
             request_digest=digest, deadline=settings.deadline + MARGIN, consent_mode=mode,
             limits=self._limits(fingerprint), template_version=template.version, locale=composed.locale,
+            replay_until=delivery.doubt_since + window if replayed and delivery.doubt_since else None,
             encoding=sms.encoding if sms else None, segments=sms.segments if sms else None,
             bytes=len(request.body),
         )  # fmt: skip

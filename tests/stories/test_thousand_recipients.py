@@ -1,4 +1,4 @@
-"""A campaign-sized morning: a thousand recipients from a CSV file, twice enqueued, sent once by two dispatches at a time.
+"""A thousand recipients from a CSV file: enqueued, enqueued again, and sent once by two dispatches at a time.
 
 The SMTP server is a process of its own that answers after 50 ms and logs each message before it answers.
 """
