@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from notifyctl.compose import dkim_keys
 from notifyctl.compose.templates import Renderer
 from notifyctl.config import Config
 from notifyctl.errors import ConfigError, UsageError
@@ -33,11 +34,14 @@ def dispatch(run: Run, lanes: Sequence[Lane], region: str, *, batch: int | None,
     """A dispatch run over these lanes; `batch` and `concurrency` override the configured ones."""
     config = run.config
     transports = {name: open_transport(config.transports[name]) for name in {lane.transport for lane in lanes}}
+    signers = {name: dkim_keys.signer(config.transports[name]) for name in transports}
     renderer = Renderer(config.default_locale)
     lane_runs = []
     for lane in lanes:
         lane = _with(lane, batch, concurrency)
-        preparer = Preparer(config, lane, transports[lane.transport], renderer, run.keys)
+        preparer = Preparer(
+            config, lane, transports[lane.transport], renderer, run.keys, signers[lane.transport]
+        )
         lane_runs.append(LaneRun(lane, region, preparer, run.wake))
     return Dispatch(run, lane_runs, transports)
 

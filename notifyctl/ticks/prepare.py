@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from notifyctl.compose import destinations, message
+from notifyctl.compose.dkim import Signer
 from notifyctl.compose.templates import Renderer
 from notifyctl.config import Config
 from notifyctl.errors import InputError
@@ -46,6 +47,7 @@ class Preparer:
     transport: Transport
     renderer: Renderer
     keys: Keys
+    signer: Signer | None = None
 
     def prepare(
         self, delivery: Delivery, templates: Mapping[tuple[str, str | None], Template | None], now: datetime
@@ -98,6 +100,7 @@ class Preparer:
             message_id=message.message_id(key, sender) if is_mail else "", date=date, topic=topic,
             recipient_id=delivery.recipient_id, max_bytes=self.lane.max_bytes,
             max_segments=self.lane.max_segments, transliterate=self.lane.transliterate,
+            sign=self.signer.sign if self.signer else None,
         )  # fmt: skip
         request = self.transport.prepare(composed)
         digest = self.keys.request(request)

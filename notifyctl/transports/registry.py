@@ -35,7 +35,9 @@ KINDS: dict[str, Kind] = {
     "smtp": Kind(
         module="smtp:Smtp",
         channels=frozenset({"email"}),
-        keys=frozenset({"host", "port", "tls", "ca_file", "username", "password", "max_messages_per_connection"}),
+        keys=frozenset(
+            {"host", "port", "tls", "ca_file", "username", "password", "max_messages_per_connection", "dkim"}
+        ),
         secrets=frozenset({"username", "password"}),  # at many providers the user name is an API key
     ),
     "file": Kind(
