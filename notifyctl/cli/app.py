@@ -24,6 +24,7 @@ from notifyctl.errors import EXIT_OK, EXIT_USAGE, NotifyctlError, UsageError
 
 # name → (module below notifyctl.cli, one line for --help), in the order of --help
 FAMILIES: dict[str, tuple[str, str]] = {
+    "demo": ("demo", "Play the whole story in a folder, without any account."),
     "init": ("setup", "Write a configuration and sample templates, and make the ledger."),
     "migrate": ("setup", "Bring the ledger's tables up to date."),
     "enqueue": ("enqueue", "Put intents into the ledger, one or many."),
