@@ -14,6 +14,19 @@ _COUNTS = (
     "deferred dead_letter held released leases_recovered"
 )
 
+_DELIVERY = (
+    "id event_id recipient_id channel lane region topic template template_version locale variables attachments "
+    "destination due_at expires_at content_digest idempotency_key state reason attempts_used first_tried_at "
+    "doubt_since endpoint_id fingerprint transport sender message_date fencing_token remote_id accepted_at "
+    "receipts_from settled_at created_at updated_at sensitive batch origin_id"
+)
+_WORK = "step lane region due_at eligible_at owner fencing_token tries mandate"
+_SUPPRESSION = "recipient channel reason scope at actor note source_delivery_id remote_id"
+_CONSENT = "recipient channel topic granted at actor note"
+_REGISTERED = {"": "dry_run selected changed unchanged rejected settled errors"}
+_REGISTERED_MANY = {**_REGISTERED, "errors[]": "row reason field"}
+_RUN = "id command host pid version started finished exit_code counts"
+
 KEYS: dict[str, dict[str, str]] = {
     "enqueue": {
         "": "run selected enqueued duplicate conflict suppressed rejected sms ids errors",
@@ -28,6 +41,34 @@ KEYS: dict[str, dict[str, str]] = {
         "": "would_claim lanes",
         "lanes.*": "due held_by",
     },
+    "inspect": {
+        "": "lanes needs_person runs",
+        "lanes[]": "lane region states oldest_age_s objective_s gates",
+        "lanes[].states": "queued sending temporary_failure ambiguous accepted pending",
+        "lanes[].gates[]": "scope name kind until level reason",
+        "needs_person[]": "what count command",
+        "runs[]": _RUN,
+    },
+    "inspect delivery": {
+        "": f"{_DELIVERY} work why attempts transitions receipts",
+        "work": _WORK,
+        "why[]": "reason until detail",
+        "attempts[]": "number run fencing_token transport started finished outcome reason code remote_id remote_ids "
+        "retry_after request_digest fingerprint mandate locale encoding segments bytes duration late",
+        "transitions[]": "id at from to reason attempt actor note",
+        "receipts[]": "id at provider_time remote_id part status reason code",
+    },
+    "inspect deliveries": {"": f"{_DELIVERY} work", "work": _WORK},
+    "inspect event": {"": "event enqueued accepted settled channels"},
+    "inspect runs": {"": _RUN},
+    "requeue": {
+        "": "batch matched requeued refused refusals",
+        "refusals[]": "id state reason hint",
+    },
+    "cancel": {
+        "": "matched cancelled refused refusals",
+        "refusals[]": "id state reason hint",
+    },
     "template publish": {
         "": "dry_run published unchanged errors",
         "errors[]": "template reason message",
@@ -40,6 +81,21 @@ KEYS: dict[str, dict[str, str]] = {
         "": "name version parts",
         "parts[]": "locale part sha256 body",
     },
+    "recipient set": {"": "dry_run recipient set unchanged"},
+    "recipient show": {
+        "": "recipient endpoints suppressions consents",
+        "endpoints[]": "channel address current at actor",
+        "suppressions[]": _SUPPRESSION,
+        "consents[]": _CONSENT,
+    },
+    "consent grant": _REGISTERED,
+    "consent revoke": _REGISTERED,
+    "consent import": _REGISTERED_MANY,
+    "consent show": {"[]": _CONSENT},
+    "suppression add": _REGISTERED,
+    "suppression lift": _REGISTERED,
+    "suppression import": _REGISTERED_MANY,
+    "suppression list": {"[]": _SUPPRESSION},
     "init": {"": "dry_run config instance written kept applied crontab"},
     "migrate": {"": "dry_run instance version applied pending adopted_from clock_reset"},
     "migrate --sql": {"": "dialect since sql"},

@@ -72,6 +72,7 @@ def test_every_dependency_is_there_for_a_reason() -> None:
 
 def test_only_commands_that_exist_are_named() -> None:
     text = README.replace(section(MISSING), "")
+    assert "`notifyctl dispatch`" in text
     assert unknown_commands(text) == set()
     said = set(re.findall(r"`([a-z-]+)`", section(MISSING)))
     for file in ("crontab.example", "schema/README.md", "notifyctl/transports/README.md"):
@@ -81,7 +82,6 @@ def test_only_commands_that_exist_are_named() -> None:
 def unknown_commands(text: str) -> set[str]:
     """The commands that a text names as if they existed."""
     named = set(re.findall(r"(?:`|bin/|^|  )notifyctl (?:--config \S+ )?([a-z][a-z-]+)", text, re.MULTILINE))
-    assert named
     return named - FAMILIES.keys()
 
 
