@@ -15,7 +15,7 @@ from notifyctl.ledger import begin as beginning
 from notifyctl.ledger import claim as claiming
 from notifyctl.ledger import operate, runs
 from notifyctl.ledger.begin import Begun, Held, Ready
-from notifyctl.ledger.database import Ledger
+from notifyctl.ledger.database import Ledger, Tx
 from notifyctl.ledger.operate import Action, Refused
 from notifyctl.model import Channel, ConsentMode, Delivery, Lane, State, Step, Topic
 from notifyctl.ticks.operate import Operator
@@ -355,6 +355,40 @@ def test_two_operators_requeue_one_delivery_once(operator: Operator, database: D
     assert sorted(results[0] + results[1]) == ended
     trail = database.one("SELECT count(*) FROM notify_transition WHERE actor = 'ada'")
     assert (trail, database.one("SELECT count(*) FROM notify_work")) == (30, 30)
+
+
+@pytest.mark.parametrize("what", ["requeue", "cancel", "mark", "anew"])
+def test_a_lost_commit_reply_counts_what_was_done_once_and_refuses_nothing(
+    operator: Operator, database: Database, ledger: Ledger, what: str
+) -> None:
+    if what == "cancel":
+        delivery = queued(database, "e-1")
+    elif what == "anew":
+        delivery = settled(database, "e-1", "delivered")
+    else:
+        delivery = settled(database, "e-1", "dead_letter", doubt_since=now(database) if what == "mark" else None)
+    transact = ledger.transact
+
+    def twice(work: Any) -> Any:
+        """What a transaction does whose COMMIT reply was lost: it is run again on a new connection."""
+
+        def again(tx: Tx) -> Any:
+            tx.rerun = True
+            return work(tx)
+
+        transact(work)
+        return transact(again)
+
+    ledger.transact = twice  # type: ignore[method-assign]
+    done = {
+        "requeue": lambda: operator.requeue([delivery], ACTION),
+        "cancel": lambda: operator.cancel([delivery], CANCEL),
+        "mark": lambda: operator.mark([delivery], Action("ada", "x", goal=State.PERMANENT_FAILURE), accepted=False),
+        "anew": lambda: operator.send_anew([delivery], ACTION),
+    }[what]()
+    assert (done.moved, done.refused) == ([delivery], [])
+    trail = database.one("SELECT count(*) FROM notify_transition WHERE actor = 'ada'")
+    assert trail == (2 if what == "anew" else 1)  # there the old and the new one name each other
 
 
 def test_keys_name_deliveries_and_an_empty_filter_names_none(ledger: Ledger, database: Database) -> None:
