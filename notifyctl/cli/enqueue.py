@@ -36,6 +36,9 @@ def enqueue(
     delay: Annotated[str | None, _option("--in", "DURATION", "Due so long from now.")] = None,
     expires_in: Annotated[str | None, _option("--expires-in", "DURATION", "Not sent after so long.")] = None,
     expires_at: Annotated[str | None, _option("--expires-at", "TIME", "Not sent after that.")] = None,
+    attach: Annotated[
+        list[str] | None, _option("--attach", "KEY[=SHA256][;name=FILENAME]", "An object to attach (repeatable).")
+    ] = None,
     topic: Annotated[str | None, _option("--topic", "TOPIC", "What the recipient has consented to.")] = None,
     lane: Annotated[str | None, _option("--lane", "LANE", "Instead of the topic's or the channel's.")] = None,
     region: Annotated[str | None, _option("--region", "REGION", "The delivery's home region.")] = None,
@@ -47,7 +50,7 @@ def enqueue(
     """Validate intents and put them into the ledger; what is there already is counted as a duplicate."""
     stated = _stated(
         event=event, recipient=recipient, channel=channel, template=template, locale=locale, at=at,
-        expires_in=expires_in, expires_at=expires_at, topic=topic, lane=lane, region=region,
+        expires_in=expires_in, expires_at=expires_at, topic=topic, lane=lane, region=region, attach=attach,
     ) | _stated(**{"in": delay})  # fmt: skip
     given = _variables(var or [], variables)
     if given:

@@ -6,7 +6,7 @@ Pure: what is sent depends on the arguments alone. A replay with the same key, d
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -38,14 +38,15 @@ def compose(
     max_bytes: int = 0,
     max_segments: int = 0,
     transliterate: bool = False,
+    files: Sequence[mime.Part] = (),
     sign: Callable[[bytes, datetime], bytes] | None = None,
 ) -> Mail | Sms:
     """Compose one message; limits of 0 mean none, `recipient` is in its stored form.
 
-    A topic's `reply_to` wins over the transport's (`reply_to`). `sign` turns the finished bytes of a mail and its
-    date into what is sent; `max_bytes` counts that. Raises InputError with reason variable_missing,
-    template_syntax, template_error, template_part_missing, destination_invalid, header_invalid, sender_invalid,
-    too_many_segments or too_large.
+    `files` are a mail's attachments. A topic's `reply_to` wins over the transport's (`reply_to`). `sign` turns the
+    finished bytes of a mail and its date into what is sent; `max_bytes` counts that. Raises InputError with reason
+    variable_missing, template_syntax, template_error, template_part_missing, destination_invalid, header_invalid,
+    sender_invalid, too_many_segments or too_large.
     """
     rendered = renderer.render(template, channel, locale, variables)
     if channel is Channel.SMS:
@@ -87,6 +88,7 @@ def compose(
         reply_to=reply_box,
         headers=headers,
         boundary_seed=message_id,
+        files=files,
     )
     if sign is not None:
         raw = sign(raw, date)

@@ -88,6 +88,7 @@ class Dispatch:
         """
         try:
             self._fill()
+            self._feed()
             return self._turn()
         except LedgerUnavailable as error:
             self.run.failure = error
@@ -141,6 +142,12 @@ class Dispatch:
             if wanted > 0:
                 self._claim(lane, wanted)
 
+    def _feed(self) -> None:
+        """Compose deliveries with attachments one by one, so that their bytes never pile up in memory."""
+        for lane in self.lanes.values():
+            while (delivery := lane.next_laden()) is not None:
+                lane.composers.give(self._compose_job(lane, [delivery]))
+
     def _wanted(self, lane: LaneRun, sharers: int) -> int:
         wanted = lane.lane.batch
         if self.run.limit is not None:
@@ -170,10 +177,11 @@ class Dispatch:
         lane.counts["claimed"] += len(rows)
         lane.counts["leases_recovered"] += sum(row.recovered for row in rows)
         self._load_templates(rows)
-        for start in range(0, len(rows), CHUNK):
-            chunk = rows[start : start + CHUNK]
-            lane.composing.update((row.id, row) for row in chunk)
-            lane.composers.give(self._compose_job(lane, chunk))
+        lane.composing.update((row.id, row) for row in rows)
+        lane.laden.extend(row for row in rows if row.attachments)
+        light = [row for row in rows if not row.attachments]
+        for start in range(0, len(light), CHUNK):
+            lane.composers.give(self._compose_job(lane, light[start : start + CHUNK]))
 
     def _load_templates(self, rows: Iterable[Delivery]) -> None:
         missing = {(row.template, row.template_version) for row in rows} - self.templates.keys()
@@ -302,7 +310,9 @@ class Dispatch:
         if isinstance(item, Submitted):
             lane = self.lanes[item.lane]
             lane.senders.busy -= 1
-            del lane.flying[item.flight.prepared.ready.delivery.id]
+            delivery = item.flight.prepared.ready.delivery.id
+            del lane.flying[delivery]
+            lane.loaded.discard(delivery)
             lane.finished.append(item)
         elif isinstance(item, Composed):
             lane = self.lanes[item.lane]

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from notifyctl import units
-from notifyctl.compose import destinations, message
+from notifyctl.compose import attachments, destinations, message
 from notifyctl.compose.templates import Renderer
 from notifyctl.config import Config
 from notifyctl.errors import InputError
 from notifyctl.keys import Keys
 from notifyctl.ledger.enqueue import Entry, idempotency_key
-from notifyctl.model import Channel, ConsentMode, Intent, Lane, Sms, Template
+from notifyctl.model import Attachment, Channel, ConsentMode, Intent, Lane, Sms, Template
 
 T = TypeVar("T")
 
 KEYS = frozenset({
     "event", "recipient", "channel", "template", "vars", "to", "locale", "at", "in", "expires_in", "expires_at",
-    "topic", "lane", "region", "sensitive",
+    "topic", "lane", "region", "sensitive", "attach",
 })  # fmt: skip
 
 _IDENTIFIER = re.compile(r"[^@\x00-\x1f\x7f-\x9f]{1,200}")
@@ -45,6 +45,7 @@ class Checker:
         self.keys = keys
         self.now = now
         self.renderer = Renderer(config.default_locale)
+        self.objects = attachments.Objects(config.objects_root)
 
     def read(self, values: Mapping[str, Any]) -> list[Intent]:
         """The intents one row states, one for each of its channels. Raises InputError naming the field."""
@@ -73,6 +74,7 @@ class Checker:
         if not isinstance(sensitive, bool):
             raise InputError("sensitive is neither true nor false", reason="invalid", field="sensitive")
         topic = _text(values, "topic") or None
+        attached = self._attachments(values.get("attach"), channels)
         return [
             Intent(
                 event_id=event, recipient_id=recipient, channel=channel, template=name,
@@ -80,6 +82,7 @@ class Checker:
                 lane=_text(values, "lane") or self.config.lane_for(channel, topic),
                 region=_text(values, "region") or self.config.region, topic=topic,
                 destination=self._destination(channel, to.get(channel)), due_at=due_at, expires_at=expires_at,
+                attachments=attached if channel is Channel.EMAIL else (),
                 sensitive=sensitive, stated=frozenset(stated | ({"destination"} if channel in to else set())),
             )
             for channel in channels
@@ -132,6 +135,23 @@ class Checker:
             raise InputError("an address is not text", reason="destination_invalid", field="to")
         return destinations.normalize(channel, address, self.config.phone_region or None)
 
+    def _attachments(self, given: Any, channels: list[Channel]) -> tuple[Attachment, ...]:
+        """What a mail carries. A digest that is not stated is taken of the bytes as they are now, before any
+        transaction is open."""
+        texts = [given] if isinstance(given, str) else given or []
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise InputError("attach is not a list of KEY=SHA256;name=FILENAME", reason="invalid", field="attach")
+        if texts and Channel.EMAIL not in channels:
+            raise InputError("only a mail has attachments", reason="attachment_unsupported", field="attach")
+        try:
+            parsed = [attachments.parse(text) for text in texts]
+            return tuple(a if a.sha256 else replace(a, sha256=self.objects.digest(a.key)) for a in parsed)
+        except attachments.StoreUnavailable as error:
+            raise InputError(
+                f"the object store does not answer ({error})", reason="object_store_unavailable", field="attach",
+                hint="try again, or state the SHA-256: KEY=SHA256",
+            ) from None  # fmt: skip
+
     def _times(self, values: Mapping[str, Any]) -> tuple[datetime | None, datetime | None]:
         due_at = self._time(values, "at", "in")
         expires_at = self._time(values, "expires_at", "expires_in", since=due_at)
@@ -161,7 +181,7 @@ class Checker:
 # Which column of the ledger a key states; relative times state none, so that a rerun of them is no conflict.
 _COLUMNS = {
     "vars": "variables", "locale": "locale", "at": "due_at", "expires_at": "expires_at", "topic": "topic",
-    "lane": "lane", "region": "region", "sensitive": "sensitive",
+    "lane": "lane", "region": "region", "sensitive": "sensitive", "attach": "attachments",
 }  # fmt: skip
 
 

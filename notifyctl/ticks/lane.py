@@ -56,6 +56,8 @@ class LaneRun:
     cursor: Cursor = field(default_factory=Cursor)
     stopped: str = ""  # why nothing more is claimed: empty, limit, seconds, gate, pace, signal
     composing: dict[int, Delivery] = field(default_factory=dict)
+    laden: deque[Delivery] = field(default_factory=deque)  # with attachments: composed only when a slot is near
+    loaded: set[int] = field(default_factory=set)  # laden ones whose bytes are in memory
     refused: list[Refusal] = field(default_factory=list)
     ready: deque[Prepared] = field(default_factory=deque)
     returning: list[tuple[Delivery, datetime]] = field(default_factory=list)
@@ -106,13 +108,24 @@ class LaneRun:
         if isinstance(result, Prepared):
             self.ready.append(result)
         else:
+            self.loaded.discard(delivery.id)
             self.refused.append(result)
+
+    def next_laden(self) -> Delivery | None:
+        """The next delivery with attachments to compose, if not too many of them are in memory already."""
+        if not self.laden or len(self.loaded) >= self.lane.concurrency:
+            return None
+        delivery = self.laden.popleft()
+        self.loaded.add(delivery.id)
+        return delivery
 
     def take_unbegun(self) -> list[Delivery]:
         """Everything unbegun, no longer this lane's."""
         rows = list(self.unbegun.values())
         self.composing.clear()
         self.ready.clear()
+        self.laden.clear()
+        self.loaded &= self.flying.keys()
         return rows
 
     def drop(self, ids: Iterable[int]) -> None:
@@ -121,3 +134,5 @@ class LaneRun:
         if gone:
             self.composing = {i: d for i, d in self.composing.items() if i not in gone}
             self.ready = deque(p for p in self.ready if p.ready.delivery.id not in gone)
+            self.laden = deque(d for d in self.laden if d.id not in gone)
+            self.loaded -= gone

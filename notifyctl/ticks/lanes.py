@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from notifyctl.compose import dkim_keys
+from notifyctl.compose.attachments import Objects
 from notifyctl.compose.templates import Renderer
 from notifyctl.config import Config
 from notifyctl.errors import ConfigError, UsageError
@@ -35,12 +36,12 @@ def dispatch(run: Run, lanes: Sequence[Lane], region: str, *, batch: int | None,
     config = run.config
     transports = {name: open_transport(config.transports[name]) for name in {lane.transport for lane in lanes}}
     signers = {name: dkim_keys.signer(config.transports[name]) for name in transports}
-    renderer = Renderer(config.default_locale)
+    renderer, objects = Renderer(config.default_locale), Objects(config.objects_root)
     lane_runs = []
     for lane in lanes:
         lane = _with(lane, batch, concurrency)
         preparer = Preparer(
-            config, lane, transports[lane.transport], renderer, run.keys, signers[lane.transport]
+            config, lane, transports[lane.transport], renderer, run.keys, objects, signers[lane.transport]
         )
         lane_runs.append(LaneRun(lane, region, preparer, run.wake))
     return Dispatch(run, lane_runs, transports)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from posixpath import basename
 
 from notifyctl.compose import destinations, message
+from notifyctl.compose.attachments import Objects, StoreUnavailable, content_type
 from notifyctl.compose.dkim import Signer
+from notifyctl.compose.mime import Part
 from notifyctl.compose.templates import Renderer
 from notifyctl.config import Config
 from notifyctl.errors import InputError
@@ -47,6 +50,7 @@ class Preparer:
     transport: Transport
     renderer: Renderer
     keys: Keys
+    objects: Objects
     signer: Signer | None = None
 
     def prepare(
@@ -57,6 +61,8 @@ class Preparer:
             return self._prepare(delivery, templates.get((delivery.template, delivery.template_version)), now)
         except InputError as error:
             return Refusal(delivery, Trigger.CANNOT_HEAL, error.reason, local=error.reason not in _NOT_THE_CALLER)
+        except StoreUnavailable:
+            return Refusal(delivery, Trigger.CAN_HEAL, "object_store_unavailable")
         except Exception as error:  # one unbuildable message must never stop the rows behind it
             return Refusal(delivery, Trigger.CANNOT_HEAL, f"compose_failed:{type(error).__name__}", local=True)
 
@@ -81,8 +87,6 @@ class Preparer:
     def _compose(
         self, delivery: Delivery, template: Template, topic: Topic | None, mode: ConsentMode, now: datetime
     ) -> Prepared | Refusal:
-        if delivery.attachments:
-            raise InputError("attachments cannot be sent yet", reason="attachment_unsupported", field="attach")
         recipient = self._recipient(delivery)
         fingerprint = self.keys.fingerprint(delivery.channel, destinations.bare(delivery.channel, recipient))
         if delivery.first_tried_at and delivery.fingerprint and delivery.fingerprint != fingerprint:
@@ -100,7 +104,7 @@ class Preparer:
             message_id=message.message_id(key, sender) if is_mail else "", date=date, topic=topic,
             recipient_id=delivery.recipient_id, max_bytes=self.lane.max_bytes,
             max_segments=self.lane.max_segments, transliterate=self.lane.transliterate,
-            sign=self.signer.sign if self.signer else None,
+            files=self._files(delivery), sign=self.signer.sign if self.signer else None,
         )  # fmt: skip
         request = self.transport.prepare(composed)
         digest = self.keys.request(request)
@@ -119,6 +123,13 @@ class Preparer:
             bytes=len(request.body),
         )  # fmt: skip
         return Prepared(ready, request)
+
+    def _files(self, delivery: Delivery) -> list[Part]:
+        """The attachments' verified bytes: nothing else happens to them before they are known to be the stated ones."""
+        if delivery.attachments and delivery.channel is not Channel.EMAIL:
+            raise InputError("only a mail has attachments", reason="attachment_unsupported", field="attach")
+        named = [(a, a.filename or basename(a.key)) for a in delivery.attachments]
+        return [Part(self.objects.fetch(a), a.content_type or content_type(name), name) for a, name in named]
 
     def _recipient(self, delivery: Delivery) -> str:
         stored = delivery.destination or delivery.address
