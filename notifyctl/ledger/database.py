@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from notifyctl import clock
 from notifyctl.errors import ConfigError, LedgerUnavailable, NotifyctlError
 from notifyctl.ledger.dialect import POSTGRES, SQLITE, Dialect
+from notifyctl.ledger.trouble import Again, pause, postgres_error, sqlite_error
 
 if TYPE_CHECKING:
     import psycopg
@@ -37,9 +38,6 @@ _BY_KEY = "".join(
     f"SET LOCAL {name} = off; "
     for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "jit")
 )
-# serialization_failure, deadlock_detected, lock_not_available: the whole transaction is run again
-_RETRIED = frozenset({"40001", "40P01", "55P03"})
-_REFUSED = ("password authentication", "no pg_hba.conf entry", "no password supplied", "does not exist")
 
 
 class Tx:
@@ -147,7 +145,7 @@ class Ledger:
             with self._errors():
                 yield tx
                 self._command("COMMIT")
-        except _Again as again:
+        except Again as again:
             self._rollback()
             raise again.reported from again.__cause__
         except BaseException:
@@ -164,7 +162,7 @@ class Ledger:
                     result = work(tx)
                     self._command("COMMIT")
                     return result
-            except _Again as again:
+            except Again as again:
                 self._rollback()
                 if clock.monotonic() >= give_up:
                     raise again.reported from again.__cause__
@@ -173,7 +171,7 @@ class Ledger:
                     self.reconnected += 1
                     self._connection = self._wait(self._open_postgres)
                 else:
-                    _pause()
+                    pause()
             except BaseException:
                 self._rollback()
                 raise
@@ -198,14 +196,14 @@ class Ledger:
             try:
                 with self._errors():
                     return self._begin(write=write)
-            except _Again as again:
+            except Again as again:
                 self._rollback()
                 if clock.monotonic() >= give_up:
                     raise again.reported from again.__cause__
                 if again.lost:
                     self._connection = self._wait(self._open_postgres)
                 else:
-                    _pause()
+                    pause()
 
     def _command(self, sql: str) -> None:
         self._connection.execute(sql)
@@ -279,10 +277,10 @@ class Ledger:
                     connection.execute("PRAGMA foreign_keys = ON")
                     connection.execute("PRAGMA temp_store = MEMORY")
                     return connection
-            except _Again as again:
+            except Again as again:
                 if clock.monotonic() >= give_up:
                     raise again.reported from again.__cause__
-                _pause()
+                pause()
 
     def _open_postgres(self) -> psycopg.Connection[Any]:
         return connect_postgres(self.url, self.patience)
@@ -290,16 +288,16 @@ class Ledger:
     def _wait(self, attempt: Callable[[], T]) -> T:
         """Repeat `attempt` until it succeeds or patience ends: a server that restarts is waited for."""
         give_up = clock.monotonic() + self.patience
-        pause = 0.05
+        step = 0.05
         while True:
             try:
                 with self._errors():
                     return attempt()
-            except _Again as again:
-                if clock.monotonic() + pause >= give_up:
+            except Again as again:
+                if clock.monotonic() + step >= give_up:
                     raise again.reported from again.__cause__
-                time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
-                pause = min(pause * 2, 1.0)
+                time.sleep(step * random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
+                step = min(step * 2, 1.0)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -308,7 +306,7 @@ class Ledger:
         except NotifyctlError:
             raise
         except sqlite3.Error as error:
-            converted = self._sqlite_error(error)
+            converted = sqlite_error(error, self._path, self.patience)
             if converted is None:
                 raise
             raise converted from error
@@ -317,49 +315,6 @@ class Ledger:
             if converted is None:
                 raise
             raise converted from error
-
-    def _sqlite_error(self, error: sqlite3.Error) -> Exception | None:
-        code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
-        path = self._path
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return _Again(
-                LedgerUnavailable(
-                    f"the ledger {path} stayed locked by another process for {self.patience:g} s",
-                    hint="see who holds it (lsof), or raise [ledger] patience; the next run tries again",
-                    code="ledger_locked",
-                )
-            )
-        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
-            return ConfigError(
-                f"the ledger {path} cannot be written",
-                hint="the file and its folder must be writable by the user that runs notifyctl",
-                code="ledger_read_only",
-            )
-        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-            cause = "the disk is full" if code == sqlite3.SQLITE_FULL else "input/output error"
-            return LedgerUnavailable(
-                f"the ledger {path} cannot be written: {cause}",
-                hint="free some space; nothing that was recorded is lost",
-                code="disk",
-            )
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            return ConfigError(f"{path} is not a usable SQLite database", hint="restore a backup", code="ledger")
-        return None
-
-
-class _Again(Exception):
-    """The transaction may be run again; `lost`: on a new connection. `reported` is raised when patience ends."""
-
-    def __init__(self, reported: NotifyctlError, *, lost: bool = False) -> None:
-        super().__init__(str(reported))
-        self.reported = reported
-        self.lost = lost
-
-
-def _pause() -> None:
-    """Short, even, jittered steps: a back-off that grows lets late arrivals win the lock again and again."""
-    time.sleep(0.001 * random.uniform(0.5, 1.5))  # noqa: S311  (jitter)
-
 
 def is_sqlite(url: str) -> bool:
     """Whether `url` names an SQLite file."""
@@ -392,43 +347,6 @@ def connect_postgres(url: str, patience: float) -> psycopg.Connection[Any]:
         keepalives_count=3,
         tcp_user_timeout=30_000,
     )
-
-
-def postgres_error(error: Exception, connection: Any) -> Exception | None:
-    """What a psycopg error means for us; None: not an error of the database. Never quotes the server's text."""
-    import psycopg
-
-    if not isinstance(error, psycopg.Error):
-        return None
-    state = error.sqlstate or ""
-    closed = connection is None or connection.closed or connection.broken
-    if state in _RETRIED and not closed:
-        return _Again(
-            LedgerUnavailable(
-                "the ledger's rows stayed locked by another transaction",
-                hint="look for long transactions in pg_stat_activity; the next run tries again",
-                code="ledger_locked",
-            )
-        )
-    text = "" if state else str(error)  # a refused connection has no SQLSTATE
-    if state in ("28P01", "28000", "3D000", "42501") or any(sign in text for sign in _REFUSED):
-        return ConfigError(
-            f"Postgres refuses the ledger's connection or a statement (SQLSTATE {state or '28P01'})",
-            hint="check user, password, database and grants of ledger.url",
-            code="ledger_refused",
-        )
-    if state[:2] in ("53", "57", "58", "08") or (closed and isinstance(error, psycopg.OperationalError)):
-        full = state == "53100"
-        return _Again(
-            LedgerUnavailable(
-                "Postgres is out of disk" if full else "the ledger's Postgres server cannot be reached",
-                hint="nothing that was recorded is lost; the next run tries again",
-            ),
-            lost=True,
-        )
-    if state == "25006":
-        return LedgerUnavailable("the ledger's Postgres server is read-only", hint="is it a standby?", code="read_only")
-    return None
 
 
 def ids(values: Iterable[int]) -> list[Sequence[int]]:
