@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from notifyctl import __version__
@@ -14,6 +15,8 @@ from notifyctl.errors import NotifyctlError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_PATHS = ("--config", "--from", "--vars", "--output")  # --vars: only as @FILE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +43,21 @@ def _main(arguments: list[str]) -> int:
             return 0
     from notifyctl.cli.app import run
 
-    return run(arguments, connection=ledger.connection if ledger else None)
+    return run(_as_typed(arguments), connection=ledger.connection if ledger else None)
+
+
+def _as_typed(arguments: list[str]) -> list[str]:
+    """Arguments in UTF-8 also where the locale says ASCII, as under cron. Paths stay as the system takes them."""
+    if not any("\udc80" <= character <= "\udcff" for word in arguments for character in word):
+        return arguments
+    typed, before = [], ""
+    for word in arguments:
+        name, equals, value = word.partition("=")
+        value, option = (value, name) if equals and name in _PATHS else (word, before)
+        is_path = option in _PATHS and (option != "--vars" or value.startswith("@"))
+        typed.append(word if is_path else os.fsencode(word).decode("utf-8", "surrogateescape"))
+        before = word
+    return typed
 
 
 def _report(error: NotifyctlError) -> int:

@@ -35,6 +35,7 @@ from notifyctl.transports.base import Transport
 CHUNK = 10  # deliveries a composing job takes: a hand-over between threads costs as much as composing one
 LAPSE_LIMIT = 500
 LOCKED_PAUSE = 0.05  # seconds until a row that somebody else has locked is tried again
+AWAY_PAUSE = 0.2  # seconds until a ledger that is out of reach is tried again
 
 
 class Dispatch:
@@ -321,6 +322,8 @@ class Dispatch:
                 lane.composed(result)
 
     def _pause(self) -> float:
+        if self.run.failure:
+            return AWAY_PAUSE
         now = clock.monotonic()
         times = [self.run.began + self.run.max_seconds]
         if self.signalled_at is not None:
@@ -355,7 +358,10 @@ class Dispatch:
     def _release_rest(self) -> None:
         """Give back at once what was claimed and not begun: unattempted, nothing charged."""
         for lane in self.lanes.values():
-            lane.returning += [(d, d.was_eligible_at or d.due_at) for d in lane.take_unbegun()]
+            rest = lane.take_unbegun()
+            if rest:  # that nothing more was there to claim is not what ended it
+                lane.stopped = self.run.over or lane.stopped
+            lane.returning += [(d, d.was_eligible_at or d.due_at) for d in rest]
         self.run.max_seconds = 0.0  # nothing may begin any more
         self._turn()
         if self.run.ledger.reconnected:  # a claim whose COMMIT was not heard of left rows that nobody here knows
