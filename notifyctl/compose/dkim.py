@@ -3,7 +3,7 @@
 The canonical forms are made here and only the two public-key operations are left to `cryptography`, with each key
 parsed once. The library dkimpy was tried and left: it does RSA in Python (22 times slower than OpenSSL), parses the
 key for every mail, imports a DNS resolver that signing never needs, and with all of that patched away its regular
-expressions still cost as much as the RSA operation. What stands here costs a tenth of one, on any body; therefore both
+expressions still cost as much as the RSA operation. What stands here costs a fifth of one on a mail of 4 KB, whatever is in it; therefore both
 canonicalizations are always `relaxed`, which survives more relays than `simple`. It is no judge of itself: the tests
 let foreign verifiers decide, on the bytes a server received.
 
@@ -146,9 +146,11 @@ def _body_hash(raw: bytes, start: int) -> bytes:
         chunk = raw[start:cut]
         if b"\t" in chunk:
             chunk = chunk.replace(b"\t", b" ")
-        while b"  " in chunk:
-            chunk = chunk.replace(b"  ", b" ")
-        digest.update(chunk.replace(b" \r\n", b"\r\n"))
+        if b" " in chunk:  # one octet is found forty times faster than two; base64 has none
+            while b"  " in chunk:
+                chunk = chunk.replace(b"  ", b" ")
+            chunk = chunk.replace(b" \r\n", b"\r\n")
+        digest.update(chunk)
         start = cut
         if start == end:
             digest.update(b"\r\n")
