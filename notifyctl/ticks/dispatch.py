@@ -333,7 +333,9 @@ class Dispatch:
                 times.append(lane.renew_at)
             if lane.ready and lane.free and lane.not_before > now:
                 times.append(lane.not_before)
-        return max(0.001, min((t - now for t in times if t > now), default=1.0))
+        # A signal that comes just before the wait begins does not end it; the second one is to end the run at once.
+        most = 0.1 if self.run.signalled else 1.0
+        return max(0.001, min((most, *(t - now for t in times if t > now))))
 
     def _drain_time(self) -> float:
         return max((self.transports[lane.transport].settings.drain for lane in self.lanes.values() if lane.flying),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -31,7 +32,10 @@ class Workers:
         if len(self._threads) < min(self.busy, self._size):
             thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
+            # A signal taken by a worker would not wake the main thread, which alone acts on it; masks are inherited.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
             thread.start()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._jobs.put(job)
 
     def close(self) -> None:
