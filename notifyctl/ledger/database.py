@@ -27,11 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOCK_TIMEOUT = 5.0  # seconds a Postgres statement waits for a row lock before its transaction is run again
+LOCK_TIMEOUT = 5.0  # seconds a Postgres statement waits for a lock, at most, before its transaction is run again
 DAY = timedelta(days=1)
-_BEGIN_POSTGRES = (
-    f"BEGIN; SET LOCAL lock_timeout = '{LOCK_TIMEOUT:g}s'; SET LOCAL TimeZone = 'UTC'; {{}}SELECT now()"
-)
+_BEGIN_POSTGRES = "BEGIN; SET LOCAL lock_timeout = '{:g}s'; SET LOCAL TimeZone = 'UTC'; {}SELECT now()"
 # Every writing statement reaches its few rows by key. Right after a bulk enqueue, or on a bloated work table, the
 # statistics say otherwise and the planner would scan; so the ways that are never right here are closed to it.
 _BY_KEY = "".join(
@@ -182,7 +180,9 @@ class Ledger:
             now = self._sqlite_now(write=write)
             execute = self._connection.execute
         else:
-            cursor = self._connection.execute(_BEGIN_POSTGRES.format(_BY_KEY if write else ""))
+            cursor = self._connection.execute(
+                _BEGIN_POSTGRES.format(min(LOCK_TIMEOUT, self.patience), _BY_KEY if write else "")
+            )
             while cursor.nextset():
                 pass
             now = cursor.fetchone()[0].astimezone(UTC)
