@@ -8,6 +8,7 @@ looked up. No error text of this module holds any part of an address.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from notifyctl.errors import InputError
 from notifyctl.model import Channel, Mailbox
@@ -65,6 +66,7 @@ def _display_name(text: str) -> str:
     return name.strip(" ")
 
 
+@lru_cache(maxsize=64)  # composing reads the same address three times
 def _address(text: str) -> str:
     plain = _PLAIN.fullmatch(text)
     if plain and "--" not in plain[2] and len(text) <= _MAX_OCTETS and len(plain[2]) <= _MAX_DOMAIN:

@@ -173,7 +173,7 @@ def _encode(data: bytes) -> tuple[str, bytes]:
     # Mailbox files quote a line that begins with "From ", which would break a signature over the body.
     from_line = data.startswith(b"From ") or b"\nFrom " in data
     special = len(data.translate(None, _SEVEN_BIT))
-    if not special and not from_line and (len(data) <= MAX_LINE or max(map(len, data.split(b"\n"))) <= MAX_LINE):
+    if not special and not from_line and not _has_long_line(data):
         return "7bit", data.replace(b"\n", b"\r\n")
     expanded = len(data) + 2 * (special + data.count(b"="))
     if expanded * 77 // 75 > len(data) * 4 * 78 // (3 * 76):
@@ -184,6 +184,16 @@ def _encode(data: bytes) -> tuple[str, bytes]:
         if quoted.startswith(b"From "):
             quoted = b"=46=\nrom " + quoted[5:]
     return "quoted-printable", quoted.replace(b"\n", b"\r\n")
+
+
+def _has_long_line(data: bytes) -> bool:
+    """Whether a line is longer than allowed: from the last line end within reach to the next."""
+    start = 0
+    while len(data) - start > MAX_LINE:
+        start = data.rfind(b"\n", start, start + MAX_LINE + 1) + 1
+        if start == 0:
+            return True
+    return False
 
 
 def _base64(data: bytes) -> bytes:
