@@ -81,6 +81,14 @@ KEYS: dict[str, dict[str, str]] = {
         "": "name version parts",
         "parts[]": "locale part sha256 body",
     },
+    "template preview": {
+        "": "name version source channel locale subject text html sms",
+        "sms": "encoding segments",
+    },
+    "template diff": {
+        "": "from to source same parts",
+        "parts[]": "locale part diff",
+    },
     "recipient set": {"": "dry_run recipient set unchanged"},
     "recipient show": {
         "": "recipient endpoints suppressions consents",

@@ -179,6 +179,8 @@ def test_template(folder: Folder) -> None:
     folder.template("hello/1", **{**HELLO, "subject": "Changed"})
     folder.template("hello/2", **HELLO)
     hold("template publish", folder.json("template", "publish", code=65))
+    hold("template preview", folder.json("template", "preview", "hello", "--channel", "sms", "--var", "name=Ada"))
+    hold("template diff", folder.json("template", "diff", "hello@1"))
 
 
 def test_a_failure_is_one_object_on_the_last_line_of_stderr(folder: Folder) -> None:

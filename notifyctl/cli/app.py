@@ -32,7 +32,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "requeue": ("requeue", "Send again what has ended and was never accepted."),
     "cancel": ("cancel", "Withdraw what has not begun."),
     "inspect": ("inspect", "See what stands where, why it has not gone yet, and what needs a person."),
-    "template": ("template", "Publish, list and show templates."),
+    "template": ("template", "Publish, list, show, try out and compare templates."),
     "recipient": ("recipient", "Set and show recipients' addresses."),
     "consent": ("consent", "Record what recipients have agreed to."),
     "suppression": ("suppression", "Say who must not be contacted on which channel."),

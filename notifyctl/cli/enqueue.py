@@ -52,7 +52,7 @@ def enqueue(
         event=event, recipient=recipient, channel=channel, template=template, locale=locale, at=at,
         expires_in=expires_in, expires_at=expires_at, topic=topic, lane=lane, region=region, attach=attach,
     ) | _stated(**{"in": delay})  # fmt: skip
-    given = _variables(var or [], variables)
+    given = parse_variables(var or [], variables)
     if given:
         stated["vars"] = given
     addresses = parse_addresses(to or [])
@@ -119,7 +119,8 @@ def _stated(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None and value != []}
 
 
-def _variables(pairs: list[str], document: str | None) -> dict[str, Any]:
+def parse_variables(pairs: list[str], document: str | None) -> dict[str, Any]:
+    """The variables that --var and --vars state; --var wins. Raises UsageError or InputError."""
     variables: dict[str, Any] = {}
     if document is not None:
         text = document

@@ -1,4 +1,4 @@
-"""`template publish|list|show`: what is sent is pinned to a published version, which never changes."""
+"""`template publish|list|show|preview|diff`: what is sent is pinned to a published version, which never changes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
+from notifyctl.cli import template_views
 from notifyctl.cli.options import DryRun, Session, command, family
 from notifyctl.errors import EXIT_DATA, EXIT_OK, InputError
 from notifyctl.model import Template
 
-app = family(no_args_is_help=True, help="Publish, list and show templates.")
+app = family(no_args_is_help=True, help="Publish, list, show, try out and compare templates.")
 
 Wanted = Annotated[str | None, typer.Argument(metavar="[NAME[@VERSION]]", help="Without it: every new version.")]
 Which = Annotated[str, typer.Argument(metavar="NAME[@VERSION]", help="Without a version: the newest.")]
@@ -119,6 +120,10 @@ def show(session: Session, which: Which) -> None:
     for (locale, part), body in parts:
         session.out.text(session.out.bold(f"--- {found.name}@{found.version} {locale + '/' if locale else ''}{part}"))
         session.out.text(body.rstrip("\n"))
+
+
+command(app, "preview")(template_views.preview)
+command(app, "diff")(template_views.diff)
 
 
 def _select(found: list[Template], wanted: str | None, folder: str) -> list[Template]:

@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from notifyctl.compose import missing
 from notifyctl.compose.sandbox import compile_part, run_part
 from notifyctl.errors import InputError
 from notifyctl.model import Channel, Template
@@ -171,15 +172,17 @@ class Renderer:
     ) -> Rendered:
         """Render what `channel` needs, all parts in the first locale that has it: de-AT, de, the default, none.
 
-        Raises InputError: template_part_missing, variable_missing (`field` names it), template_syntax, template_error.
+        Raises InputError: template_part_missing, variable_missing (`field` names all that are), template_syntax,
+        template_error.
         """
         chosen = self._choose(template, channel, locale)
         given = {name: value for name, value in variables.items() if value is not None}
-        parts = {
-            part: self._render_part(template, chosen, part, given)
-            for part in _PARTS_OF_CHANNEL[channel]
-            if (chosen, part) in template.parts
-        }
+        wanted = [part for part in _PARTS_OF_CHANNEL[channel] if (chosen, part) in template.parts]
+        try:
+            parts = {part: self._render_part(template, chosen, part, given) for part in wanted}
+        except InputError as error:
+            sources = [(template.parts[chosen, part], part == "html") for part in wanted]
+            raise _all_missing(error, sources, given) if error.reason == "variable_missing" else error from None
         for part in ("subject", "sms"):  # blank lines around them are the template's layout, not the message
             if part in parts:
                 parts[part] = parts[part].strip()
@@ -210,6 +213,19 @@ class Renderer:
         if ready is None:
             ready = compiled[locale, part] = _compile(template, locale, part)
         return run_part(ready, template.parts[locale, part], variables)
+
+
+def _all_missing(error: InputError, sources: list[tuple[str, bool]], given: Mapping[str, object]) -> InputError:
+    """The refusal for one missing variable, which then names the others too."""
+    others = [name for name in missing.names(sources, given) if name != error.field]
+    if not others:
+        return error
+    return InputError(
+        f"{error.message}; so {'is' if len(others) == 1 else 'are'} {', '.join(others)}",
+        reason=error.reason,
+        field=", ".join(filter(None, (error.field, *others))),
+        hint=error.hint,
+    )
 
 
 def _fallbacks(locale: str) -> Iterator[str]:

@@ -172,6 +172,29 @@ def test_a_missing_or_null_variable_refuses_by_name(source: str, variables: dict
     assert "secret" not in f"{error!r}{error.hint}"
 
 
+@pytest.mark.parametrize(
+    ("parts", "variables", "names"),
+    [
+        ({"subject": "{{ a }}", "text": "{{ b }} {{ a }}", "html": "<p>{{ c }}</p>"}, {}, "a, b, c"),
+        ({"subject": "{{ a }}", "text": "{{ b }} {{ c }}"}, {"a": None, "b": 1, "c": None}, "a, c"),
+        ({"subject": "{{ order.total }}", "text": "{{ order.day|upper }}"}, {}, "order"),
+        ({"subject": "{{ order.total }}", "text": "{{ order.day|upper }}"}, {"order": {"x": 1}}, "total, day"),
+        ({"subject": "{{ a + 1 }}{{ b * 2 }}", "text": "{{ c(1)[2].x }}{{ d < 3 }}{{ -e }}"}, {}, "a, b, c, d, e"),
+        ({"subject": "{{ a|int + b|length }}", "text": "{{ c|default('') }}{{ d is defined }}"}, {}, "a, b"),
+        ({"subject": "x", "text": "{% for i in rows %}{{ i.n }} {{ unit }}{% endfor %}{{ z }}"}, {}, "rows, unit, z"),
+        ({"subject": "x", "text": "{% if vip %}{{ discount }}{% else %}{{ price }}{% endif %}"}, {}, "vip, price"),
+        ({"subject": "{{ d[x] }}", "text": "{{ a }}"}, {"d": {}, "x": "secret"}, "a"),
+        ({"subject": "{{ a }}", "text": "{{ d[x] }}{{ b }}"}, {"d": {}, "x": "secret"}, "a, b"),
+    ],
+)
+def test_all_missing_variables_are_named(parts: dict[str, str], variables: dict[str, object], names: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Renderer("en").render(template(**parts), Channel.EMAIL, None, variables)
+    assert (caught.value.reason, caught.value.field) == ("variable_missing", names)
+    assert "secret" not in caught.value.message
+    assert all(name in caught.value.message for name in names.split(", "))
+
+
 def test_what_may_be_absent_can_be_asked_for() -> None:
     assert sms("{{ x|default('d') }}{{ 'y' if x is defined else 'n' }}", x=None) == "dn"
 
