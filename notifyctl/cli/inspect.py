@@ -12,8 +12,9 @@ import typer
 from notifyctl import units
 from notifyctl.cli.inspect_text import show_delivery, show_overview
 from notifyctl.cli.options import Session, command, family, overview
+from notifyctl.cli.reveal import Reveal, leave_trace, mask
 from notifyctl.errors import InputError, UsageError
-from notifyctl.model import Channel, State
+from notifyctl.model import State
 
 if TYPE_CHECKING:
     from notifyctl.ledger.inspection import Filter, Row
@@ -53,7 +54,7 @@ def everything(session: Session) -> None:
 
 
 @command(app, "delivery")
-def one(session: Session, which: Which) -> None:
+def one(session: Session, which: Which, reveal: Reveal = False) -> None:
     """Everything about one delivery: where it stands, why it has not gone, and its timeline."""
     from notifyctl.ledger import inspection
     from notifyctl.ticks import explain
@@ -61,6 +62,9 @@ def one(session: Session, which: Which) -> None:
     config, ledger = session.config, session.ledger()
     wanted = int(which) if _ID.fullmatch(which) else _text("ID|KEY", which)
     explained = ledger.read(lambda tx: explain.look(tx, wanted, config))
+    if explained is not None and reveal:
+        leave_trace(ledger, [explained.found.delivery["id"]], "inspect delivery")
+        explained = ledger.read(lambda tx: explain.look(tx, wanted, config))
     if explained is None:
         gone = isinstance(wanted, str) and ledger.read(lambda tx: inspection.pruned(tx, wanted))
         raise InputError(
@@ -73,7 +77,7 @@ def one(session: Session, which: Which) -> None:
     if session.out.json:
         session.out.document(
             {
-                **public(found.delivery),
+                **public(found.delivery, reveal=reveal),
                 "work": found.work,
                 "why": [{"reason": one.reason, "until": one.until, "detail": one.detail} for one in explained.why],
                 "attempts": found.attempts,
@@ -83,7 +87,7 @@ def one(session: Session, which: Which) -> None:
         )
     else:
         shown = found.delivery["destination"] or found.address
-        destination = _mask(found.delivery["channel"], shown) if shown else None
+        destination = mask(found.delivery["channel"], shown, reveal=reveal) if shown else None
         show_delivery(session.out, explained, destination)
 
 
@@ -99,6 +103,7 @@ def deliveries(
     since: Since = None,
     until: Until = None,
     limit: Limit = 100,
+    reveal: Reveal = False,
 ) -> None:
     """List deliveries, the newest first; all filters given must hold."""
     from notifyctl.ledger import inspection
@@ -110,11 +115,13 @@ def deliveries(
     for number, page in enumerate(pages):
         if out.gone:
             break
+        if reveal:
+            leave_trace(ledger, [row["id"] for row in page], "inspect deliveries")
         if out.json:
             for row in page:
-                out.line(public(row))
+                out.line(public(row, reveal=reveal))
         elif page:
-            out.table(columns, [_listed(row) for row in page])
+            out.table(columns, [_listed(row, reveal) for row in page])
         elif number == 0:
             out.text("no delivery matches")
 
@@ -166,11 +173,12 @@ def runs(session: Session, limit: Limit = 20) -> None:
             out.text("no run yet")
 
 
-def public(row: Row) -> Row:
-    """A delivery as it may be shown: the address masked; of variables and attachments no value, key or file name."""
+def public(row: Row, *, reveal: bool = False) -> Row:
+    """A delivery as it may be shown: the address masked, unless revealed; of variables and attachments no value, key
+    or file name."""
     masked = dict(row)
     if row["destination"]:
-        masked["destination"] = _mask(row["channel"], row["destination"])
+        masked["destination"] = mask(row["channel"], row["destination"], reveal=reveal)
     masked["variables"] = dict.fromkeys(row["variables"], HIDDEN)
     masked["attachments"] = [
         {name: value if name in ("sha256", "content_type") else HIDDEN for name, value in one.items()}
@@ -180,14 +188,8 @@ def public(row: Row) -> Row:
     return masked
 
 
-def _mask(channel: str, stored: str) -> str:
-    from notifyctl.compose.destinations import mask
-
-    return mask(Channel(channel), stored)
-
-
-def _listed(row: Row) -> tuple[Any, ...]:
-    destination = _mask(row["channel"], row["destination"]) if row["destination"] else None
+def _listed(row: Row, reveal: bool) -> tuple[Any, ...]:
+    destination = mask(row["channel"], row["destination"], reveal=reveal) if row["destination"] else None
     return (
         row["id"], row["state"], row["reason"] or None, row["channel"], row["lane"], row["event_id"],
         row["recipient_id"], destination, row["due_at"], row["attempts_used"],

@@ -10,6 +10,7 @@ from notifyctl.cli import operator
 from notifyctl.cli import register as registering
 from notifyctl.cli.enqueue import parse_addresses
 from notifyctl.cli.options import DryRun, Session, command, family
+from notifyctl.cli.reveal import RevealRecipient, leave_trace_of_recipient, mask
 from notifyctl.errors import EXIT_OK, UsageError
 
 app = family(no_args_is_help=True, help="Set and show recipients' addresses.")
@@ -39,24 +40,27 @@ def set_(session: Session, recipient: Who, to: To = None, dry_run: DryRun = Fals
 
 
 @command(app, "show")
-def show(session: Session, recipient: Who) -> int:
+def show(session: Session, recipient: Who, reveal: RevealRecipient = False) -> int:
     """Show a recipient's addresses (masked), suppressions and consent."""
-    from notifyctl.compose.destinations import mask
     from notifyctl.ledger import people
 
     who = operator.text("RECIPIENT", recipient)
     ledger = session.ledger()
     try:
+        traced = leave_trace_of_recipient(ledger, who, "recipient show") if reveal else set()
         endpoints, suppressions, consents = ledger.read(
             lambda tx: (people.endpoints(tx, who), people.suppressions(tx, who), people.consents(tx, who))
         )
     finally:
         ledger.close()
     shown: list[dict[str, Any]] = [
-        {"channel": one.channel, "address": mask(one.channel, one.address) if one.address else "erased",
+        {"channel": one.channel,
+         "address": mask(one.channel, one.address, reveal=one.channel in traced) if one.address else "erased",
          "current": one.current, "at": one.at, "actor": one.actor}
         for one in endpoints
     ]  # fmt: skip
+    for channel in sorted({one.channel for one in endpoints} - traced) if reveal else ():
+        session.out.note(f"{channel}: still masked: there is no delivery whose trail could keep that it was shown")
     if session.out.json:
         session.out.document(
             {"recipient": who, "endpoints": shown, "suppressions": suppressions, "consents": consents}
