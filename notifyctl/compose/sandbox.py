@@ -40,7 +40,8 @@ def compile_part(source: str, where: str, *, html: bool) -> jinja2.Template:
             if (found := tree.find(foreign)) is not None:
                 line, why = found.lineno, "a template cannot use another one"
         if not why:
-            return env.template_class.from_code(env, env.compile(tree, where, where), env.make_globals(None))
+            # a plain dict: Jinja2's own chain of two would be walked name by name for every message
+            return env.template_class.from_code(env, env.compile(tree, where, where), dict(env.globals))
     except jinja2.TemplateSyntaxError as error:
         line, why = error.lineno, error.message or "syntax error"
     except RecursionError:
@@ -58,28 +59,32 @@ def run_part(compiled: jinja2.Template, source: str, variables: Mapping[str, obj
 
     Raises InputError: variable_missing (`field` is the variable's name), template_error for whatever else goes wrong.
     """
-    from jinja2 import UndefinedError
-
     where = compiled.filename or "template"
     try:
         return _bounded(compiled, variables)
-    except UndefinedError as error:
-        found = _UNDEFINED_NAME.search(error.message or "")
-        # `d[x]` is looked up by the *value* of x: only what the template itself spells out may be printed.
-        name = found[1] if found and re.search(rf"\b{re.escape(found[1])}\b", source) else ""
-        raise InputError(
-            f"{where}{_line(error, where)}: "
-            + (f"the variable {name} is missing or null" if name else "a variable is missing or null"),
-            reason="variable_missing",
-            field=name,
-            hint="give it with --var or in `vars`; what may be absent is written {{ x|default('') }} in the template",
-        ) from None
     except _NotText as error:
         why = str(error)
     except Exception as error:  # whatever a template can do; the exception's own text may hold values
+        from jinja2 import UndefinedError
+
+        if isinstance(error, UndefinedError):
+            raise _missing(error, where, source) from None
         why = f"rendering failed ({type(error).__name__})"
         where += _line(error, where)
     raise InputError(f"{where}: {why}", reason="template_error", field="template", hint="mend the template")
+
+
+def _missing(error: jinja2.UndefinedError, where: str, source: str) -> InputError:
+    found = _UNDEFINED_NAME.search(error.message or "")
+    # `d[x]` is looked up by the *value* of x: only what the template itself spells out may be printed.
+    name = found[1] if found and re.search(rf"\b{re.escape(found[1])}\b", source) else ""
+    return InputError(
+        f"{where}{_line(error, where)}: "
+        + (f"the variable {name} is missing or null" if name else "a variable is missing or null"),
+        reason="variable_missing",
+        field=name,
+        hint="give it with --var or in `vars`; what may be absent is written {{ x|default('') }} in the template",
+    )
 
 
 def _bounded(compiled: jinja2.Template, variables: Mapping[str, object]) -> str:
@@ -91,7 +96,7 @@ def _bounded(compiled: jinja2.Template, variables: Mapping[str, object]) -> str:
             raise _NotText(f"the result is longer than {_MAX_OUTPUT} characters")
         chunks.append(chunk)
     text = "".join(chunks)
-    if _SURROGATE.search(text):
+    if not text.isascii() and _SURROGATE.search(text):
         raise _NotText("the result holds half of a character (a lone surrogate)")
     return text
 
