@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.site import Site
+from tests.site import Site, intent
 from tests.smtp_server import Rule, SmtpServer
 
 REPORT = bytes(range(256)) * 400
@@ -35,7 +35,7 @@ def attached(raw: bytes) -> list[tuple[str | None, str, bytes]]:
 def test_a_verified_report_arrives_byte_for_byte_and_a_retry_is_the_same_mail(site: Site) -> None:
     with SmtpServer(Rule("dot", reply="451 4.3.0 later", times=1)) as server, site:
         site.configure(relay={"port": server.port})
-        site.enqueue(1, attach=[f"reports/r1.pdf={SHA};name=Befund März.pdf"])
+        site.enqueue_rows([intent(1, attach=[f"reports/r1.pdf={SHA};name=Befund März.pdf"])])
         assert site.dispatch().json["temporary_failure"] == 1
         site.later()
         assert site.dispatch().json["accepted"] == 1
@@ -47,7 +47,7 @@ def test_a_verified_report_arrives_byte_for_byte_and_a_retry_is_the_same_mail(si
 def test_a_digest_that_is_not_stated_is_taken_at_enqueue(site: Site) -> None:
     with SmtpServer() as server, site:
         site.configure(relay={"port": server.port})
-        site.enqueue(1, attach="reports/r1.pdf")
+        site.enqueue_rows([intent(1, attach="reports/r1.pdf")])
         (site.path / "objects" / "reports" / "r1.pdf").write_bytes(REPORT + b"!")
         done = site.dispatch()
         assert (done.code, done.json["permanent_failure"]) == (3, 1)
@@ -58,7 +58,7 @@ def test_a_digest_that_is_not_stated_is_taken_at_enqueue(site: Site) -> None:
 def test_a_missing_report_fails_its_delivery_alone_and_is_named_nowhere(site: Site) -> None:
     with SmtpServer() as server, site:
         site.configure(relay={"port": server.port})
-        site.enqueue(1, attach=[f"reports/secret-name.pdf={SHA}"])
+        site.enqueue_rows([intent(1, attach=[f"reports/secret-name.pdf={SHA}"])])
         site.enqueue(1, first=2)
         done = site.dispatch()
         assert (done.json["permanent_failure"], done.json["accepted"]) == (1, 1)
@@ -69,7 +69,7 @@ def test_a_missing_report_fails_its_delivery_alone_and_is_named_nowhere(site: Si
 def test_reports_beyond_the_concurrency_all_go_and_few_are_in_memory_at_once(site: Site) -> None:
     with SmtpServer() as server, site:
         site.configure(relay={"port": server.port}, lane={"concurrency": 3})
-        site.enqueue(20, attach=[f"reports/r1.pdf={SHA}"])
+        site.enqueue_rows([intent(n, attach=[f"reports/r1.pdf={SHA}"]) for n in range(1, 21)])
         site.enqueue(5, first=21)
         assert site.dispatch().json["accepted"] == 25
         assert len(server.messages) == 25
