@@ -3,7 +3,7 @@
 Fenced by (owner, token) and set-based. Consent, suppression, expiry, gates and pace are decided here, in the
 transaction that opens the attempt. Work rows are locked first: triggers of the suppression and consent tables lock
 the same rows, so what an application commits before this statement is seen, and what it commits later waits.
-SKIP LOCKED: an application's open transaction delays its own rows only.
+SKIP LOCKED: an application's open transaction delays its own rows only. On SQLite whoever writes is alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from notifyctl.ledger import gate, pace
 from notifyctl.ledger.claim import CONSENT, SUPPRESSION
 from notifyctl.ledger.database import Tx
+from notifyctl.ledger.dialect import SQLITE
 from notifyctl.model import ConsentMode, Delivery, Rate
 from notifyctl.pacing import take
 from notifyctl.policy import check
@@ -116,6 +117,8 @@ _STILL_OURS = """SELECT w.delivery_id FROM {o: id bigint, token bigint}
 
 
 def _lock(tx: Tx, group: _Group) -> None:
+    if tx.dialect is SQLITE:
+        return  # nobody else writes now; what is no longer ours `_judge` does not find
     pairs = group.pairs()
     locked = {row[0] for row in tx.execute(_LOCK, o=pairs, run=group.run)}
     missing = [pair for pair in pairs if pair[0] not in locked]
@@ -129,14 +132,17 @@ _JUDGE = f"""SELECT d.id, d.expires_at, d.accepted_at, {CONSENT}, {SUPPRESSION %
     EXISTS (SELECT 1 FROM notify_gate g WHERE (g.until > :now OR (g.until IS NULL AND g.kind = 'pause'))
       AND ((g.scope = 'lane' AND g.name = d.lane) OR (g.scope = 'transport' AND g.name = o.transport))),
     1 + COALESCE((SELECT max(a.number) FROM notify_attempt a WHERE a.delivery_id = d.id), 0)
-  FROM {{o: id bigint, fingerprint text, transport text}} JOIN notify_delivery d ON d.id = o.id"""
+  FROM {{o: id bigint, token bigint, fingerprint text, transport text}} JOIN notify_delivery d ON d.id = o.id
+  JOIN notify_work w ON w.delivery_id = o.id
+  WHERE w.owner = :run AND w.fencing_token = o.token AND w.step = 'send' AND w.eligible_at > :now"""
 
 
 def _judge(tx: Tx, group: _Group) -> None:
-    rows = [(i, group.rows[i].fingerprint, group.rows[i].transport) for i, _ in group.pairs()]
+    rows = [(i, token, group.rows[i].fingerprint, group.rows[i].transport) for i, token in group.pairs()]
     if not rows:
         return
-    for delivery, expires_at, accepted_at, consent, suppression, gated, number in tx.execute(_JUDGE, o=rows):
+    known = tx.execute(_JUDGE, o=rows, run=group.run)
+    for delivery, expires_at, accepted_at, consent, suppression, gated, number in known:
         ready = group.rows[delivery]
         group.numbers[delivery] = number
         refusal = check(
@@ -153,6 +159,9 @@ def _judge(tx: Tx, group: _Group) -> None:
             gates = gate.closed(tx)
             shut = gates.get(("lane", ready.delivery.lane)) or gates[("transport", ready.transport)]
             group.results[delivery] = Held("gate", until=shut.until, reason=shut.reason)
+    for delivery, *_ in rows:
+        if delivery not in group.numbers:
+            group.results[delivery] = Held("lost")
 
 
 def _pace(tx: Tx, group: _Group) -> None:

@@ -104,7 +104,8 @@ def _delivery(row: Sequence[Any], dialect: Dialect) -> Delivery:
     return Delivery(
         id=row[0], event_id=row[1], recipient_id=row[2], channel=Channel(row[3]), lane=row[4], region=row[5],
         topic=row[6], template=row[7], template_version=row[8], locale=row[9], variables=dialect.document(row[10]),
-        attachments=attachments(dialect.document(row[11])), destination=row[12], due_at=due_at, expires_at=at(row[14]),
+        attachments=() if row[11] == "[]" else attachments(dialect.document(row[11])), destination=row[12],
+        due_at=due_at, expires_at=at(row[14]),
         content_digest=row[15], idempotency_key=row[16], state=State(row[17]), attempts_used=row[18],
         first_tried_at=at(row[19]), doubt_since=at(row[20]), accepted_at=at(row[21]), endpoint_id=row[22],
         fingerprint=row[23], transport=row[24], sender=row[25], message_date=at(row[26]), token=row[27],

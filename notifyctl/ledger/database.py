@@ -76,15 +76,10 @@ class Tx:
         dialect = self.dialect
         if dialect is POSTGRES:
             POSTGRES.bind(sql, parameters)
+            cursor = self._execute(POSTGRES.sql(sql), parameters)
         else:
-            for name, value in parameters.items():
-                if isinstance(value, list):
-                    parameters[name] = dialect.rows(value)
-                elif isinstance(value, datetime):
-                    parameters[name] = dialect.time(value)
-            if ":now" in sql:
-                parameters["now"] = dialect.time(self.now)
-        cursor = self._execute(dialect.sql(sql), parameters)
+            parameters["now"] = self.now
+            cursor = self._execute(*SQLITE.statement(sql, parameters))
         return (cursor.fetchall() if cursor.description else []), cursor
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -13,17 +12,15 @@ _ROWS = re.compile(r"\{(\w+): ([^}]*)\}")
 _LOCK = re.compile(r"\{lock( of \w+)?( skip)?\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _AS_TEXT = ("text", "json", "jsonb")
-_SQLITE_TIME = "%Y-%m-%d %H:%M:%S.%f"
+_SQLITE_TIME = len("2027-03-28 09:00:00.000000")
+_PLAIN = frozenset({int, float, str, bool, type(None)})
+INLINE = 16  # rows that a statement spells out on SQLite; each number of them is a statement to prepare and to keep
 
 
 class Dialect:
     """How one database spells what `ledger` says; `name` is the folder below schema/."""
 
     name = ""
-
-    def sql(self, text: str) -> str:
-        """`text` in this database's own words (cached)."""
-        raise NotImplementedError
 
     def time(self, value: datetime | None) -> str | None:
         """An instant as a parameter or inside a row set."""
@@ -33,18 +30,14 @@ class Dialect:
         """An instant as read from a column."""
         raise NotImplementedError
 
-    def rows(self, rows: Iterable[Sequence[Any]]) -> str:
-        """A row set as the JSON array that a `{name: …}` source reads."""
-        return json.dumps(list(rows), separators=(",", ":"), default=self._json)
+    @lru_cache(maxsize=1024)  # noqa: B019  (one instance per process)
+    def sets(self, text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The row sets that a statement reads, with the kinds of their columns."""
+        return tuple((name, tuple(kind for _, kind in _columns(columns))) for name, columns in _ROWS.findall(text))
 
     def document(self, value: Any) -> Any:
         """A JSON column as read, decoded."""
         return json.loads(value) if isinstance(value, str) else value
-
-    def _json(self, value: Any) -> Any:
-        if isinstance(value, datetime):
-            return self.time(value)
-        raise TypeError(f"{type(value).__name__} cannot be part of a row set")
 
 
 def _columns(text: str) -> list[tuple[str, str]]:
@@ -53,22 +46,67 @@ def _columns(text: str) -> list[tuple[str, str]]:
 
 
 class Sqlite(Dialect):
-    """SQLite 3.35 and newer. `:now` stays a parameter, filled by the transaction."""
+    """SQLite 3.35 and newer. `:now` is the time of the transaction.
+
+    A row set of a few rows is spelled out, value by value: taking apart a JSON array costs more than such a statement
+    does. One of many rows is passed as JSON.
+    """
 
     name = "sqlite"
 
-    @lru_cache(maxsize=512)  # noqa: B019  (one instance per process)
-    def sql(self, text: str) -> str:
-        return _LOCK.sub("", _ROWS.sub(self._source, text))
+    def statement(self, text: str, parameters: dict[str, Any]) -> tuple[str, list[Any]]:
+        """`text` in SQLite's words, and its parameters in the order of their numbers."""
+        sizes = tuple([min(len(parameters[name]), INLINE + 1) for name, _ in self.sets(text)])
+        sql, names = self._numbered(text, sizes)
+        values: list[Any] = []
+        for name in names:
+            value = parameters[name]
+            if not isinstance(value, list):
+                values.append(value if type(value) in _PLAIN else self._plain(value))
+            elif 0 < len(value) <= INLINE:
+                values += [v if type(v) in _PLAIN else self._plain(v) for row in value for v in row]
+            else:
+                values.append(json.dumps(value, separators=(",", ":"), default=self._plain))
+        return sql, values
 
-    @staticmethod
-    def _source(match: re.Match[str]) -> str:
-        name, columns = match.group(1), _columns(match.group(2))
-        picked = ", ".join(f"json_extract(value, '$[{i}]') AS {column}" for i, (column, _) in enumerate(columns))
-        return f"(SELECT {picked} FROM json_each(:{name})) AS {name}"
+    @lru_cache(maxsize=1024)  # noqa: B019  (one instance per process)
+    def _numbered(self, text: str, sizes: tuple[int, ...]) -> tuple[str, tuple[str, ...]]:
+        counts = {name: size for (name, _), size in zip(self.sets(text), sizes, strict=True) if 0 < size <= INLINE}
+        first: dict[str, int] = {}  # the number of each parameter, or of the first value of a row set
+        used = 0
+
+        def number(name: str, width: int = 1) -> int:
+            nonlocal used
+            if name not in first:
+                first[name], used = used + 1, used + width
+            return first[name]
+
+        def source(match: re.Match[str]) -> str:
+            name, columns = match.group(1), [column for column, _ in _columns(match.group(2))]
+            if name not in counts:
+                picked = ", ".join(f"json_extract(value, '$[{i}]') AS {column}" for i, column in enumerate(columns))
+                return f"(SELECT {picked} FROM json_each(?{number(name)})) AS {name}"
+            at = number(name, counts[name] * len(columns))
+            picked = ", ".join(f"column{i} AS {column}" for i, column in enumerate(columns, 1))
+            rows = ", ".join(
+                f"({', '.join(f'?{n}' for n in range(start, start + len(columns)))})"
+                for start in range(at, at + counts[name] * len(columns), len(columns))
+            )
+            return f"(SELECT {picked} FROM (VALUES {rows})) AS {name}"
+
+        sql = _PARAMETER.sub(lambda m: f"?{number(m[1])}", _ROWS.sub(source, _LOCK.sub("", text)))
+        return sql, tuple(first)
+
+    def _plain(self, value: Any) -> Any:
+        """What the driver and JSON take: times and documents as text, words of a closed list as plain text."""
+        if isinstance(value, datetime):
+            return self.time(value)
+        return str(value) if isinstance(value, str) else json.dumps(value)
 
     def time(self, value: datetime | None) -> str | None:
-        return None if value is None else value.astimezone(UTC).strftime(_SQLITE_TIME)
+        if value is None:
+            return None
+        return (value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat(" ", "microseconds")[:_SQLITE_TIME]
 
     def instant(self, value: Any) -> datetime | None:
         return None if value is None else datetime.fromisoformat(value).replace(tzinfo=UTC)
@@ -85,6 +123,7 @@ class Postgres(Dialect):
 
     @lru_cache(maxsize=512)  # noqa: B019  (one instance per process)
     def sql(self, text: str) -> str:
+        """`text` in Postgres' own words."""
         text = _ROWS.sub(self._source, text)
         text = _LOCK.sub(lambda m: f"FOR NO KEY UPDATE{(m[1] or '').upper()}{' SKIP LOCKED' if m[2] else ''}", text)
         text = text.replace("%", "%%")
@@ -95,11 +134,6 @@ class Postgres(Dialect):
         name, columns = match.group(1), _columns(match.group(2))
         arrays = ", ".join(f"CAST(:{name}_{i} AS {kind}[])" for i, (_, kind) in enumerate(columns))
         return f"unnest({arrays}) AS {name}({', '.join(column for column, _ in columns)})"
-
-    @lru_cache(maxsize=512)  # noqa: B019  (one instance per process)
-    def sets(self, text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The row sets that a statement reads, with the kinds of their columns."""
-        return tuple((name, tuple(kind for _, kind in _columns(columns))) for name, columns in _ROWS.findall(text))
 
     def bind(self, text: str, parameters: dict[str, Any]) -> None:
         """Replace row sets among the parameters by one array per column."""

@@ -182,7 +182,7 @@ class Dispatch:
         lane.laden.extend(row for row in rows if row.attachments)
         light = [row for row in rows if not row.attachments]
         for start in range(0, len(light), CHUNK):
-            lane.composers.give(self._compose_job(lane, light[start : start + CHUNK]))
+            lane.composers.give(self._compose_job(lane, light[start : start + CHUNK]), computes=True)
 
     def _load_templates(self, rows: Iterable[Delivery]) -> None:
         missing = {(row.template, row.template_version) for row in rows} - self.templates.keys()

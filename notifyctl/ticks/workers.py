@@ -26,10 +26,11 @@ class Workers:
         self._threads: list[threading.Thread] = []
         self.busy = 0  # jobs given and not yet collected; kept by the main thread
 
-    def give(self, job: Job) -> None:
-        """Hand one job over; never blocks."""
+    def give(self, job: Job, *, computes: bool = False) -> None:
+        """Hand one job over; never blocks. `computes`: it waits for nothing but the interpreter's lock, so no further
+        thread is started for it."""
         self.busy += 1
-        if len(self._threads) < min(self.busy, self._size):
+        if len(self._threads) < min(self.busy, 1 if computes else self._size):
             thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             # A signal taken by a worker would not wake the main thread, which alone acts on it; masks are inherited.
