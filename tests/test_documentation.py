@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tomllib
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,9 @@ def section(heading: str) -> str:
 
 
 def test_what_is_generated_is_up_to_date() -> None:
-    assert docs.rendered(README) == README, "run: python -m tests.docs --write"
+    now, new = README.splitlines(), docs.rendered(README).splitlines()
+    differences = list(unified_diff(now, new, "README.md", "python -m tests.docs --write", lineterm="", n=0))
+    assert differences[:20] == []
 
 
 def test_every_generated_part_is_in_the_readme() -> None:
