@@ -82,8 +82,13 @@ def csv_rows(stream: BinaryIO) -> Iterator[Row]:
 
 
 def _capped_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Lines in bounded memory; in place of one that is too long stands one that the reader refuses as such."""
     first = True
     while line := stream.readline(2 * MAX_ROW):
+        if len(line) == 2 * MAX_ROW and not line.endswith(b"\n"):
+            while (rest := stream.readline(MAX_ROW)) and not rest.endswith(b"\n"):
+                pass
+            line = b"x" * (MAX_ROW + 1) + b"\n"
         yield line.removeprefix(b"\xef\xbb\xbf") if first else line
         first = False
 
@@ -96,6 +101,8 @@ def _header(reader: Iterator[list[str]]) -> list[str]:
             "the CSV has no header row", reason="row_undecodable",
             hint="name the columns: event, recipient, channel, template, to.email, vars.NAME …",
         ) from None  # fmt: skip
+    if any(_undecoded(name) for name in header):
+        raise InputError("the CSV's header is not UTF-8", reason="row_undecodable", hint="convert the file to UTF-8")
     repeated = sorted({name for name in header if header.count(name) > 1})
     if repeated:
         raise InputError(f"the CSV names a column twice: {', '.join(repeated)}", reason="row_undecodable")
@@ -107,7 +114,7 @@ def _csv_row(number: int, header: list[str], cells: list[str]) -> Row:
         return _bad(number, f"{len(cells)} cells under {len(header)} columns", "row_undecodable", "quote the commas")
     values: dict[str, Any] = {}
     for name, cell in zip(header, cells, strict=False):
-        if any("\udc80" <= c <= "\udcff" for c in cell):
+        if _undecoded(cell):
             return _bad(number, "not UTF-8", "row_undecodable", "convert the file to UTF-8")
         group, dot, key = name.partition(".")
         if dot and group == "vars":
@@ -118,3 +125,7 @@ def _csv_row(number: int, header: list[str], cells: list[str]) -> Row:
         elif cell:
             values[name] = cell
     return Row(number, values)
+
+
+def _undecoded(text: str) -> bool:
+    return not text.isascii() and any("\udc80" <= character <= "\udcff" for character in text)

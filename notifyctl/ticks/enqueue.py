@@ -57,6 +57,12 @@ class Enqueue:
         return code
 
     def _page(self, checker: Checker, page: list[Row]) -> None:
+        known = len(self.errors)
+        self._take(checker, page)
+        # a row may be refused when it is read, checked or entered; people look for it by its number
+        self.errors = [*self.errors[:known], *sorted(self.errors[known:], key=lambda e: e["row"])][:MAX_ERRORS]
+
+    def _take(self, checker: Checker, page: list[Row]) -> None:
         intents: list[tuple[int, Intent]] = []
         for row in page:
             try:
@@ -118,8 +124,7 @@ class Enqueue:
         self._note(row, reason, field)
 
     def _note(self, row: int, reason: str, field: str) -> None:
-        if len(self.errors) < MAX_ERRORS:
-            self.errors.append({"row": row, "reason": reason, "field": field})
+        self.errors.append({"row": row, "reason": reason, "field": field})
 
     def document(self) -> dict[str, Any]:
         """The JSON of `enqueue`."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.site import Running, Site, reached
 from tests.smtp_server import Connection, Received, Rule, SmtpServer
 
-KILLS = 22
+KILLS = 20
 IN_FLIGHT = 8  # at least five
 
 
@@ -124,9 +124,9 @@ def test_a_kill_between_an_answer_and_its_record_loses_nothing(tmp_path: Path, m
     """The answers come all at once and the kill follows at once, so it hits recording, beginning and claiming."""
     with Site(tmp_path, migrated_url) as site:
         site.publish()
-        site.enqueue(10 * 20 + 5)  # no run sends more than its limit
+        site.enqueue(8 * 20 + 5)  # no run sends more than its limit
         watch = Watch(site)
-        for kill in range(10):
+        for kill in range(8):
             hold = Hold()
             with SmtpServer(Rule("dot", hang=True, when=hold)) as server:
                 process = _start(site, server)
