@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from notifyctl.model import Attachment, Request
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
 
 class Keys:
     """The derived keys of one ledger; `secret` is notify_meta's, in hex."""
@@ -39,8 +41,7 @@ class Keys:
     ) -> str:
         """Over what a delivery says and to whom, in canonical form: still comparable once the content is erased."""
         document = [variables, [[a.key, a.sha256, a.filename, a.content_type] for a in attachments], destination]
-        text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hmac.digest(self._content, text.encode(), "sha256").hex()
+        return hmac.digest(self._content, _CANONICAL.encode(document).encode(), "sha256").hex()
 
     def request(self, request: Request) -> str:
         """Over every byte that will be written, so that a replay that would differ is noticed."""

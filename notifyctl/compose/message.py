@@ -40,11 +40,13 @@ def compose(
     transliterate: bool = False,
     files: Sequence[mime.Part] = (),
     sign: Callable[[bytes, datetime], bytes] | None = None,
+    trial: bool = False,
 ) -> Mail | Sms:
     """Compose one message; limits of 0 mean none, `recipient` is in its stored form.
 
     `files` are a mail's attachments. A topic's `reply_to` wins over the transport's (`reply_to`). `sign` turns the
-    finished bytes of a mail and its date into what is sent; `max_bytes` counts that. Raises InputError with reason
+    finished bytes of a mail and its date into what is sent; `max_bytes` counts that. `trial`: only to see whether it
+    can be composed; a mail's `raw` then lacks its body unless `max_bytes` counts it. Raises InputError with reason
     variable_missing, template_syntax, template_error, template_part_missing, destination_invalid, header_invalid,
     sender_invalid, too_many_segments or too_large.
     """
@@ -77,19 +79,12 @@ def compose(
     answer_to = (topic.reply_to if topic else "") or reply_to
     reply_box = _configured(answer_to, "reply_to") if answer_to else None
     headers = _unsubscribe(topic.list_unsubscribe, recipient_id) if topic and topic.list_unsubscribe else ()
-    raw, smtputf8 = mime.write(
-        sender=from_box,
-        recipient=to_box,
-        subject=rendered.subject,
-        text=rendered.text,
-        html=rendered.html,
-        message_id=message_id,
-        date=date,
-        reply_to=reply_box,
-        headers=headers,
-        boundary_seed=message_id,
-        files=files,
-    )
+    raw, smtputf8 = mime.head(
+        sender=from_box, recipient=to_box, subject=rendered.subject, message_id=message_id, date=date,
+        reply_to=reply_box, headers=headers,
+    )  # fmt: skip
+    if max_bytes or not trial:
+        raw = mime.with_body(raw, rendered.text, rendered.html, boundary_seed=message_id, files=files)
     if sign is not None:
         raw = sign(raw, date)
     if max_bytes and len(raw) > max_bytes:

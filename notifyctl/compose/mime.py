@@ -42,6 +42,7 @@ _TEXT_HEAD = {
     for kind in ("plain", "html")
     for encoding in ("7bit", "quoted-printable", "base64")
 }
+_BLOCK = 57 * 2048  # bytes that are encoded at once: whole lines
 # Written here, or able to add a recipient or a structure: nobody may pass them in.
 _RESERVED = re.compile(
     r"(?:resent-)?(?:from|to|cc|bcc|sender|reply-to|date|message-id)|subject|mime-version|auto-submitted"
@@ -84,6 +85,24 @@ def write(
     a line end whether or not the input does. Raises InputError: header_invalid (`field` names the header), or
     template_error for a body that is not text.
     """
+    first, smtputf8 = head(
+        sender=sender, recipient=recipient, subject=subject, message_id=message_id, date=date, reply_to=reply_to,
+        headers=headers,
+    )  # fmt: skip
+    return with_body(first, text, html, boundary_seed=boundary_seed, files=files), smtputf8
+
+
+def head(
+    *,
+    sender: Mailbox,
+    recipient: Mailbox,
+    subject: str,
+    message_id: str,
+    date: datetime,
+    reply_to: Mailbox | None,
+    headers: Sequence[tuple[str, str]],
+) -> tuple[bytes, bool]:
+    """What `write` begins with: every header that says something of this mail, and whether it needs SMTPUTF8."""
     fields = [
         f"Date: {_date(date)}",
         _sender_header("From", sender),
@@ -95,8 +114,13 @@ def write(
         fields.append(_sender_header("Reply-To", reply_to))
     fields.append("MIME-Version: 1.0\r\nAuto-Submitted: auto-generated")
     fields.extend([_extra_header(name, value) for name, value in headers])
-    head = "\r\n".join(fields)
-    return b"".join((head.encode(), b"\r\n", _entity(text, html, files, boundary_seed))), not head.isascii()
+    lines = "\r\n".join((*fields, ""))
+    return lines.encode(), not lines.isascii()
+
+
+def with_body(first: bytes, text: str, html: str, *, boundary_seed: str, files: Sequence[Part]) -> bytes:
+    """The whole mail behind its `head`; put together once, for an attachment may be large."""
+    return b"".join((first, *_entity(text, html, files, boundary_seed)))
 
 
 def _date(date: datetime) -> str:
@@ -118,14 +142,14 @@ def _extra_header(name: str, value: str) -> str:
     return text_header(name, value)
 
 
-def _entity(text: str, html: str, files: Sequence[Part], seed: str) -> bytes:
+def _entity(text: str, html: str, files: Sequence[Part], seed: str) -> list[bytes]:
     """Content headers, blank line and body: mixed(alternative(text, related(html, inline files)), attached files)."""
     inline = [_file(part) for part in files if part.content_id]
     attached = [_file(part) for part in files if not part.content_id]
-    bodies = [_text("plain", text)] if text or not html else []
+    bodies = [[_text("plain", text)]] if text or not html else []
     if html:
-        bodies.append(_text("html", html))
-    boundary = _boundary(seed, bodies)
+        bodies.append([_text("html", html)])
+    boundary = _boundary(seed, [body for (body,) in bodies])
     if inline:
         bodies[-1] = _multipart(
             'related; type="text/html"' if html else "related", boundary + "r", bodies[-1:] + inline
@@ -144,13 +168,13 @@ def _boundary(seed: str, bodies: Sequence[bytes]) -> str:
         key += b"+"
 
 
-def _multipart(kind: str, boundary: str, entities: Sequence[bytes]) -> bytes:
+def _multipart(kind: str, boundary: str, entities: Sequence[list[bytes]]) -> list[bytes]:
     delimiter = f"--{boundary}".encode()
     pieces = [f'Content-Type: multipart/{kind};\r\n boundary="{boundary}"\r\n'.encode()]
     for entity in entities:
-        pieces += (b"\r\n", delimiter, b"\r\n", entity)
+        pieces += (b"\r\n", delimiter, b"\r\n", *entity)
     pieces += (b"\r\n", delimiter, b"--\r\n")
-    return b"".join(pieces)
+    return pieces
 
 
 def _text(kind: str, text: str) -> bytes:
@@ -177,7 +201,7 @@ def _encode(data: bytes) -> tuple[str, bytes]:
         return "7bit", data.replace(b"\n", b"\r\n")
     expanded = len(data) + 2 * (special + data.count(b"="))
     if expanded * 77 // 75 > len(data) * 4 * 78 // (3 * 76):
-        return "base64", _base64(data.replace(b"\n", b"\r\n"))
+        return "base64", b"".join(_base64(data.replace(b"\n", b"\r\n")))
     quoted = b2a_qp(data)
     if from_line:
         quoted = quoted.replace(b"\nFrom ", b"\n=46=\nrom ")
@@ -196,14 +220,17 @@ def _has_long_line(data: bytes) -> bool:
     return False
 
 
-def _base64(data: bytes) -> bytes:
-    flat = b2a_base64(data, newline=False)
-    lines = [flat[start : start + 76] for start in range(0, len(flat), 76)]
-    lines.append(b"")
-    return b"\r\n".join(lines)
+def _base64(data: bytes) -> list[bytes]:
+    """In lines of 76, some thousands at a time: a line for itself takes up twice its length."""
+    pieces: list[bytes] = []
+    for at in range(0, len(data), _BLOCK):
+        flat = b2a_base64(memoryview(data)[at : at + _BLOCK], newline=False)
+        lines = [flat[start : start + 76] for start in range(0, len(flat), 76)]
+        pieces += (b"\r\n".join(lines), b"\r\n")
+    return pieces
 
 
-def _file(part: Part) -> bytes:
+def _file(part: Part) -> list[bytes]:
     kind = part.content_type.lower() or "application/octet-stream"
     if not _CONTENT_TYPE.fullmatch(kind):
         raise invalid("Content-Type", "it is not type/subtype")
@@ -216,4 +243,4 @@ def _file(part: Part) -> bytes:
     ]
     if part.content_id:
         fields.append(identifier_header("Content-ID", part.content_id))
-    return "\r\n".join(fields).encode() + b"\r\n\r\n" + _base64(part.content)
+    return ["\r\n".join((*fields, "", "")).encode(), *_base64(part.content)]

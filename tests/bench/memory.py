@@ -57,8 +57,8 @@ def main(rounds: int = 3) -> None:
         laden = median(tick(site, "laden", "--concurrency", str(CONCURRENCY)).rss for _ in range(rounds))
         encoded = ATTACHMENT * 78 / 57 / 2**20  # base64 in lines of 76
         print(
-            f"dispatch of {LADEN} with {ATTACHMENT / 2**20:.0f} MB attached ({encoded:.0f} MB as sent), {CONCURRENCY} in "
-            f"flight: {laden:.0f} MB, {laden - CONCURRENCY * encoded:.0f} MB beyond what is in flight"
+            f"dispatch of {LADEN} with {ATTACHMENT / 2**20:.0f} MB attached ({encoded:.0f} MB as sent), "
+            f"{CONCURRENCY} in flight: {laden:.0f} MB, {laden - CONCURRENCY * encoded:.0f} MB beyond what is in flight"
         )
 
 
