@@ -6,6 +6,7 @@ later dispatch. The server holds its answers until the process is dead, so every
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -70,6 +71,8 @@ class Watch:
             assert done.json["accepted"] == len(self.messages) - before > 0
         assert site.numbers("d.state = 'ambiguous'") == self.doubtful
         assert site.open_attempts() == set()
+        shown = site.run("inspect", "deliveries", "--state", "ambiguous", "--limit", "1000", "--json")
+        assert {int(json.loads(line)["event_id"][1:]) for line in shown.out.splitlines()} == self.doubtful
         everybody = site.numbers("1 = 1")
         assert site.numbers("d.state = 'accepted'") == everybody - self.doubtful
         copies = reached(self.messages)

@@ -86,6 +86,8 @@ def test_a_thousand_recipients_each_get_one_mail_from_two_dispatches(tmp_path: P
         assert min(shares) >= 300, shares
         assert all(one.json["claimed"] == one.json["accepted"] + one.json["released"] for one in done)
         assert site.states() == {"accepted": COUNT}
+        shown = site.run("inspect", "deliveries", "--state", "accepted", "--limit", str(2 * COUNT), "--json")
+        assert len({json.loads(line)["id"] for line in shown.out.splitlines()}) == COUNT
         messages = [json.loads(line) for line in log.read_text().splitlines()]
         _judge(site, messages, addresses)
         idle = site.run("dispatch")
