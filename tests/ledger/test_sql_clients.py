@@ -21,6 +21,11 @@ from tests.postgres import Cluster
 
 README = Path(__file__).parents[2] / "schema/README.md"
 PACKAGES = ("better-sqlite3@12", "pg@8")
+# Node trusts a list of its own, but behind a company's proxy the machine's is needed; and where the headers to compile
+# a native part with are on the machine, they need not be fetched.
+BUNDLE, HEADERS = Path("/etc/ssl/certs/ca-certificates.crt"), Path("/usr/include/node/node.h")
+NODE = {"NODE_EXTRA_CA_CERTS": str(BUNDLE)} if BUNDLE.exists() else {}
+NODE |= {"npm_config_nodedir": "/usr"} if HEADERS.exists() else {}
 
 
 def path_of(url: str) -> str:
@@ -53,7 +58,7 @@ def node_modules() -> Path:
             subprocess.run(
                 [npm, "install", "--no-audit", "--no-fund", "--cache", str(folder / "cache"), *PACKAGES],
                 cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=900,
-                env={**os.environ, "HOME": os.environ.get("HOME", str(folder))},
+                env={**NODE, **os.environ, "HOME": os.environ.get("HOME", str(folder))},
             )  # fmt: skip
             (folder / "installed").touch()
     return folder / "node_modules"
