@@ -61,7 +61,8 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Why a row did not begin: `lost`, `locked`, `gate`, `pace`, `destination_pace`, or a policy's (state, reason)."""
+    """Why a row did not begin: `lost`, `locked`, `moved` (the recipient has another address by now), `gate`, `pace`,
+    `destination_pace`, or a policy's (state, reason)."""
 
     why: str
     until: datetime | None = None
@@ -131,18 +132,23 @@ def _lock(tx: Tx, group: _Group) -> None:
 _JUDGE = f"""SELECT d.id, d.expires_at, d.accepted_at, {CONSENT}, {SUPPRESSION % "o.fingerprint"},
     EXISTS (SELECT 1 FROM notify_gate g WHERE (g.until > :now OR (g.until IS NULL AND g.kind = 'pause'))
       AND ((g.scope = 'lane' AND g.name = d.lane) OR (g.scope = 'transport' AND g.name = o.transport))),
-    1 + COALESCE((SELECT max(a.number) FROM notify_attempt a WHERE a.delivery_id = d.id), 0)
-  FROM {{o: id bigint, token bigint, fingerprint text, transport text}} JOIN notify_delivery d ON d.id = o.id
+    1 + COALESCE((SELECT max(a.number) FROM notify_attempt a WHERE a.delivery_id = d.id), 0),
+    CASE WHEN o.endpoint IS NOT NULL THEN
+      (SELECT CASE WHEN n.address <> '' THEN n.id END FROM notify_endpoint n
+       WHERE n.recipient_id = d.recipient_id AND n.channel = d.channel ORDER BY n.id DESC LIMIT 1) END
+  FROM {{o: id bigint, token bigint, fingerprint text, transport text, endpoint bigint}}
+  JOIN notify_delivery d ON d.id = o.id
   JOIN notify_work w ON w.delivery_id = o.id
   WHERE w.owner = :run AND w.fencing_token = o.token AND w.step = 'send' AND w.eligible_at > :now"""
 
 
 def _judge(tx: Tx, group: _Group) -> None:
-    rows = [(i, token, group.rows[i].fingerprint, group.rows[i].transport) for i, token in group.pairs()]
+    chosen = [(i, token, group.rows[i]) for i, token in group.pairs()]
+    rows = [(i, token, r.fingerprint, r.transport, r.endpoint_id) for i, token, r in chosen]
     if not rows:
         return
     known = tx.execute(_JUDGE, o=rows, run=group.run)
-    for delivery, expires_at, accepted_at, consent, suppression, gated, number in known:
+    for delivery, expires_at, accepted_at, consent, suppression, gated, number, endpoint in known:
         ready = group.rows[delivery]
         group.numbers[delivery] = number
         refusal = check(
@@ -153,6 +159,8 @@ def _judge(tx: Tx, group: _Group) -> None:
             group.results[delivery] = Held("lost")
         elif refusal is not None:
             group.results[delivery] = Held("policy", state=refusal.state, reason=refusal.reason)
+        elif endpoint != ready.endpoint_id:  # composed for an address that is not the recipient's any more
+            group.results[delivery] = Held("moved")
         elif ready.replay_until is not None and tx.now >= ready.replay_until:
             group.results[delivery] = Held("policy", reason="replay_window_closed")
         elif gated:

@@ -250,15 +250,15 @@ class Dispatch:
         delivery = prepared.ready.delivery
         until = held.until or delivery.was_eligible_at or delivery.due_at
         if held.why == "locked":
-            lane.ready.appendleft(prepared)
-            lane.not_before = clock.monotonic() + LOCKED_PAUSE
+            if lane.put_back_locked(prepared):  # all others are tried first: an open transaction delays its rows only
+                lane.not_before = clock.monotonic() + LOCKED_PAUSE
         elif held.why == "pace":
             lane.ready.append(prepared)
             self._wait_for_slot(lane, until)
         elif held.why == "gate":
             lane.returning.append((delivery, until))
             self._shut(lane, held.until)
-        elif held.why == "destination_pace":
+        elif held.why in ("destination_pace", "moved"):  # moved: claimed again, it is composed for the new address
             lane.returning.append((delivery, until))
 
     def _wait_for_slot(self, lane: LaneRun, slot: datetime) -> None:

@@ -60,6 +60,7 @@ class LaneRun:
     loaded: set[int] = field(default_factory=set)  # laden ones whose bytes are in memory
     refused: list[Refusal] = field(default_factory=list)
     ready: deque[Prepared] = field(default_factory=deque)
+    locked: set[int] = field(default_factory=set)  # found locked by somebody else since the last pause
     returning: list[tuple[Delivery, datetime]] = field(default_factory=list)
     flying: dict[int, InFlight] = field(default_factory=dict)
     finished: list[Submitted] = field(default_factory=list)
@@ -110,6 +111,15 @@ class LaneRun:
         else:
             self.loaded.discard(delivery.id)
             self.refused.append(result)
+
+    def put_back_locked(self, prepared: Prepared) -> bool:
+        """Keep a row that somebody else has locked behind the others. Returns whether none is left but such rows."""
+        self.ready.append(prepared)
+        self.locked.add(prepared.ready.delivery.id)
+        only = all(other.ready.delivery.id in self.locked for other in self.ready)
+        if only:
+            self.locked.clear()
+        return only
 
     def next_laden(self) -> Delivery | None:
         """The next delivery with attachments to compose, if not too many of them are in memory already."""
