@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, overload
 
-from notifyctl.compose import destinations
+from notifyctl.compose import destinations, variables
 from notifyctl.errors import InputError
 from notifyctl.ledger import application
 from notifyctl.model import Channel, Intent
@@ -61,6 +61,7 @@ def _checked(intent: Intent, phone_region: str | None) -> Intent:
         channel = Channel(intent.channel)
     except ValueError:
         raise InputError("channel is neither email nor sms", reason="invalid", field="channel") from None
+    variables.checked(intent.variables)
     for name in ("due_at", "expires_at"):
         moment = getattr(intent, name)
         if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):

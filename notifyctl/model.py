@@ -301,6 +301,7 @@ class Delivery:
     consent: bool | None = None
     suppression: str | None = None
     doubtful_digest: str | None = None
+    defect: str = ""  # why its content cannot be read, as plain SQL may have stored it
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from notifyctl.errors import ConfigError
-
 FIELDS = (
     "run", "command", "delivery", "event", "lane", "region", "attempt", "transport", "remote_id",
     "state", "outcome", "reason", "code", "count", "seconds",
@@ -38,7 +36,7 @@ def setup(
     """Send the program's log from `level` on to `file` and to `stderr`.
 
     `quiet`: to stderr only from warnings on, because cron mails whatever is printed. `style`: `console` or `json`.
-    Raises ConfigError when the file cannot be opened.
+    A file that cannot be opened is a warning on stderr.
     """
     logging.raiseExceptions = False  # a full disk or a closed stderr must not print tracebacks
     root = logger()
@@ -57,9 +55,9 @@ def setup(
             written = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             reason = (error.strerror or "input/output error").lower()
-            raise ConfigError(
-                f"the log file {file} cannot be written: {reason}", hint="change log.file, or its owner or mode"
-            ) from None
+            # whoever may only look must be able to look, and what is due must go out
+            root.warning("the log file %s cannot be written: %s; change log.file, or its owner or mode", file, reason)
+            return
         written.setFormatter(formatter)
         root.addHandler(written)
 

@@ -48,6 +48,8 @@ def dispatch(
             return _dry_run(session, ledger, [(one.name, home) for one in chosen], limit)
         run = Run(config, ledger, "dispatch", max_seconds=max_seconds, limit=limit)
         tick = choosing.dispatch(run, chosen, home, batch=batch, concurrency=concurrency)
+        for fault in tick.faults:
+            session.out.complain(f"{fault.message}; its lanes wait{f': {fault.hint}' if fault.hint else ''}")
         code = tick()
         if session.out.json:
             session.out.document(tick.document())

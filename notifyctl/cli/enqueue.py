@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -72,6 +72,7 @@ def enqueue(
 def _run(session: Session, stated: dict[str, Any], source: str | None, format: str | None, dry_run: bool) -> int:
     from notifyctl.ticks.bulk import Row
     from notifyctl.ticks.enqueue import Enqueue
+    from notifyctl.ticks.intents import KEYS
     from notifyctl.ticks.run import Run
 
     config = session.config
@@ -82,7 +83,7 @@ def _run(session: Session, stated: dict[str, Any], source: str | None, format: s
         if source is None:
             code = tick([Row(1, stated)])
         else:
-            with open_rows(source, format, stated) as rows:
+            with open_rows(source, format, stated, KEYS) as rows:
                 code = tick(rows)
         if session.out.json:
             session.out.document(tick.document())
@@ -102,6 +103,8 @@ def _say(session: Session, tick: Any, *, single: bool, dry_run: bool) -> None:
     for error in tick.errors[:10]:
         where = f" ({error['field']})" if error["field"] else ""
         out.complain(f"row {error['row']}: {error['reason']}{where}")
+    for hint in list(tick.hints.values())[:3]:
+        out.complain(f"  {hint}")
     if len(tick.errors) > 10:
         out.complain("… --json lists up to 100 of them")
     if tick.interrupted:
@@ -159,7 +162,9 @@ def parse_addresses(pairs: list[str]) -> dict[str, str]:
 
 
 @contextmanager
-def open_rows(source: str, format: str | None, stated: dict[str, Any]) -> Iterator[Iterator[Any]]:
+def open_rows(
+    source: str, format: str | None, stated: dict[str, Any], columns: Collection[str]
+) -> Iterator[Iterator[Any]]:
     """The rows of FILE or -, each on top of what the options state."""
     from notifyctl.ticks import bulk
 
@@ -167,7 +172,7 @@ def open_rows(source: str, format: str | None, stated: dict[str, Any]) -> Iterat
     if kind not in ("ndjson", "csv"):
         raise UsageError(f"--format is {format!r}; it may be ndjson or csv")
     with _stream(source) as stream:
-        rows = bulk.csv_rows(stream) if kind == "csv" else bulk.ndjson(stream)
+        rows = bulk.csv_rows(stream, columns) if kind == "csv" else bulk.ndjson(stream)
         yield (bulk.Row(row.number, _merged(stated, row.values), row.error) for row in rows)
 
 

@@ -52,7 +52,7 @@ def many(session: Session, source: str | None, format: str | None, write: Callab
 
     if source is None:
         raise UsageError("--from is missing", hint="name a file, or - for NDJSON on standard input")
-    with open_rows(source, format, {}) as rows:
+    with open_rows(source, format, {}, ("recipient", "channel", "reason", "note", "topic", "granted")) as rows:
         code = write(rows)
     if not session.out.json:
         for error in book.errors[:10]:

@@ -101,10 +101,17 @@ def _delivery(row: Sequence[Any], dialect: Dialect) -> Delivery:
     at = dialect.instant
     due_at = at(row[13])
     assert due_at is not None
+    variables, defect = dialect.document(row[10]), ""
+    files: tuple[Attachment, ...] = ()
+    try:
+        files = () if row[11] == "[]" else attachments(dialect.document(row[11]))
+        defect = "" if isinstance(variables, dict) else "variables_unreadable"
+    except (TypeError, KeyError, AttributeError):  # stored by plain SQL: it must not stop the rows beside it
+        defect = "attachments_unreadable"
     return Delivery(
         id=row[0], event_id=row[1], recipient_id=row[2], channel=Channel(row[3]), lane=row[4], region=row[5],
-        topic=row[6], template=row[7], template_version=row[8], locale=row[9], variables=dialect.document(row[10]),
-        attachments=() if row[11] == "[]" else attachments(dialect.document(row[11])), destination=row[12],
+        topic=row[6], template=row[7], template_version=row[8], locale=row[9], variables=variables or {},
+        attachments=files, defect=defect, destination=row[12],
         due_at=due_at, expires_at=at(row[14]),
         content_digest=row[15], idempotency_key=row[16], state=State(row[17]), attempts_used=row[18],
         first_tried_at=at(row[19]), doubt_since=at(row[20]), accepted_at=at(row[21]), endpoint_id=row[22],

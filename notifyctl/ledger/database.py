@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from notifyctl import clock
 from notifyctl.errors import ConfigError, LedgerUnavailable, NotifyctlError
-from notifyctl.ledger.dialect import POSTGRES, SQLITE, Dialect
+from notifyctl.ledger.dialect import POSTGRES, SQLITE, Dialect, decode
 from notifyctl.ledger.trouble import Again, pause, postgres_error, sqlite_error
 
 if TYPE_CHECKING:
@@ -271,6 +271,8 @@ class Ledger:
                     connection.execute("PRAGMA synchronous = FULL")
                     connection.execute("PRAGMA foreign_keys = ON")
                     connection.execute("PRAGMA temp_store = MEMORY")
+                    # bytes that are no text, stored by somebody else's SQL, are refused row by row, not here
+                    connection.text_factory = _text
                     return connection
             except Again as again:
                 if clock.monotonic() >= give_up:
@@ -311,6 +313,10 @@ class Ledger:
                 raise
             raise converted from error
 
+def _text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")
+
+
 def is_sqlite(url: str) -> bool:
     """Whether `url` names an SQLite file."""
     return url.startswith("sqlite:")
@@ -330,8 +336,9 @@ def conninfo(url: str) -> str:
 def connect_postgres(url: str, patience: float) -> psycopg.Connection[Any]:
     """A connection in autocommit, no server-side prepared statements (PgBouncer), dead peers noticed by keepalives."""
     import psycopg
+    from psycopg.types.json import set_json_loads
 
-    return psycopg.connect(
+    connection = psycopg.connect(
         conninfo(url),
         autocommit=True,
         prepare_threshold=None,
@@ -342,6 +349,8 @@ def connect_postgres(url: str, patience: float) -> psycopg.Connection[Any]:
         keepalives_count=3,
         tcp_user_timeout=30_000,
     )
+    set_json_loads(decode, connection)
+    return connection
 
 
 def ids(values: Iterable[int]) -> list[Sequence[int]]:

@@ -12,6 +12,7 @@ _ROWS = re.compile(r"\{(\w+): ([^}]*)\}")
 _LOCK = re.compile(r"\{lock( of \w+)?( skip)?\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _AS_TEXT = ("text", "json", "jsonb")
+_NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _SQLITE_TIME = len("2027-03-28 09:00:00.000000")
 _PLAIN = frozenset({int, float, str, bool, type(None)})
 INLINE = 16  # rows that a statement spells out on SQLite; each number of them is a statement to prepare and to keep
@@ -36,8 +37,20 @@ class Dialect:
         return tuple((name, tuple(kind for _, kind in _columns(columns))) for name, columns in _ROWS.findall(text))
 
     def document(self, value: Any) -> Any:
-        """A JSON column as read, decoded."""
-        return json.loads(value) if isinstance(value, str) else value
+        """A JSON column as read, decoded; None for what plain SQL stored and nobody can decode."""
+        return decode(value) if isinstance(value, str | bytes) else value
+
+
+def decode(text: str | bytes) -> Any:
+    """JSON as both databases accept it, numbers of thousands of digits kept as text; None if it is unreadable."""
+    try:
+        return json.loads(text, parse_int=_integer)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _integer(digits: str) -> int | str:
+    return int(digits) if len(digits) < 4000 else digits
 
 
 def _columns(text: str) -> list[tuple[str, str]]:
@@ -109,7 +122,12 @@ class Sqlite(Dialect):
         return (value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat(" ", "microseconds")[:_SQLITE_TIME]
 
     def instant(self, value: Any) -> datetime | None:
-        return None if value is None else datetime.fromisoformat(value).replace(tzinfo=UTC)
+        if value is None:
+            return None
+        try:
+            return datetime.fromisoformat(value).replace(tzinfo=UTC)
+        except ValueError:  # an administrator's own UPDATE; long ago, so that nothing is sent late on a guess
+            return _NO_TIME
 
 
 class Postgres(Dialect):

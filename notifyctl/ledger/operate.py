@@ -117,7 +117,7 @@ def candidates(tx: Tx, wanted: Iterable[int]) -> dict[int, Candidate]:
         found[row[0]] = Candidate(
             id=row[0], token=token, lane=late.lane, transport=late.transport, facts=late.facts, event_id=row[1],
             recipient_id=row[2], channel=Channel(row[3]), topic=row[4], reason=row[5], batch=row[6],
-            sensitive=bool(row[7]), variables=tx.dialect.document(row[8]),
+            sensitive=bool(row[7]), variables=tx.dialect.document(row[8]) or {},
             attachments=attachments(tx.dialect.document(row[9])), destination=row[10], address=row[11],
             content_digest=row[12], consent=None if row[13] is None else bool(row[13]), suppression=row[14],
         )  # fmt: skip

@@ -292,10 +292,10 @@ def any_lapsed(tx: Tx, pairs: Sequence[tuple[str, str]]) -> bool:
 def lapse(
     tx: Tx, *, pairs: Sequence[tuple[str, str]], limit: int, actor: str,
     judge: Callable[[LateRow], Transition],
-) -> list[str]:  # fmt: skip
+) -> list[tuple[str, bool]]:  # fmt: skip
     """Turn attempts whose deadline passed without an outcome into doubt, visible to everybody.
 
-    Returns the lane of each delivery concerned.
+    Returns the lane of each delivery concerned, and whether a person is needed for it.
     """
     lapsed = tx.execute(_LAPSED, p=list(pairs), limit=limit)
     if not lapsed:
@@ -308,4 +308,4 @@ def lapse(
     ]
     tx.execute(_LOST, o=lapsed)
     apply(tx, moves, actor=actor)
-    return [row.lane for row, _ in known.values()]
+    return [(known[move.id][0].lane, move.to.needs_person) for move in moves]

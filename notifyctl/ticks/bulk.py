@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -55,14 +55,14 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)  # NaN and Infinity are not JSON and no database stores them
 
 
-def csv_rows(stream: BinaryIO) -> Iterator[Row]:
-    """CSV with a header: columns are named as options, `vars.NAME` and `to.CHANNEL`; an empty cell is not given,
+def csv_rows(stream: BinaryIO, columns: Collection[str]) -> Iterator[Row]:
+    """CSV with a header that names at least one of `columns`, `vars.NAME` or `to.CHANNEL`; an empty cell is not given,
     except that of a variable, which is the empty string."""
     csv.field_size_limit(MAX_ROW)
     # surrogateescape: an undecodable row must not end the file, it is found by its surrogates and reported
     lines = (line.decode("utf-8", "surrogateescape") for line in _capped_lines(stream))
     reader = csv.reader(lines, strict=True)
-    header = _header(reader)
+    header = _header(reader, columns)
     number = 0
     while True:
         number += 1
@@ -93,7 +93,7 @@ def _capped_lines(stream: BinaryIO) -> Iterator[bytes]:
         first = False
 
 
-def _header(reader: Iterator[list[str]]) -> list[str]:
+def _header(reader: Iterator[list[str]], columns: Collection[str]) -> list[str]:
     try:
         header = [name.strip() for name in next(reader)]
     except (StopIteration, csv.Error):
@@ -103,9 +103,15 @@ def _header(reader: Iterator[list[str]]) -> list[str]:
         ) from None  # fmt: skip
     if any(_undecoded(name) for name in header):
         raise InputError("the CSV's header is not UTF-8", reason="row_undecodable", hint="convert the file to UTF-8")
-    repeated = sorted({name for name in header if header.count(name) > 1})
-    if repeated:
-        raise InputError(f"the CSV names a column twice: {', '.join(repeated)}", reason="row_undecodable")
+    if not any(name in columns or name.startswith(("vars.", "to.")) for name in header):
+        # a row of data, or other separators: its text may be an address, so it is not repeated here
+        other = len(header) == 1 and any(mark in header[0] for mark in ";\t|")
+        raise InputError(
+            "the CSV's first row is not a header: it names no known column", reason="unknown_key",
+            hint="separate the columns by commas" if other else f"known are {', '.join(sorted(columns))}",
+        )  # fmt: skip
+    if len(set(header)) < len(header):
+        raise InputError("the CSV's header names a column twice", reason="row_undecodable")
     return header
 
 

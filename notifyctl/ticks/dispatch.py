@@ -8,14 +8,15 @@ slow one never delays another.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from queue import Empty
 from typing import Any
 
-from notifyctl import clock
-from notifyctl.errors import LedgerUnavailable
+from notifyctl import clock, telemetry
+from notifyctl.errors import ConfigError, LedgerUnavailable
 from notifyctl.ledger import backlog, templates
 from notifyctl.ledger import claim as claiming
 from notifyctl.ledger import gate as gates
@@ -41,12 +42,16 @@ AWAY_PAUSE = 0.2  # seconds until a ledger that is out of reach is tried again
 class Dispatch:
     """One run of `dispatch` over `lanes`."""
 
-    def __init__(self, run: Run, lanes: Sequence[LaneRun], transports: Mapping[str, Transport]) -> None:
+    def __init__(
+        self, run: Run, lanes: Sequence[LaneRun], transports: Mapping[str, Transport],
+        faults: Sequence[ConfigError] = (),
+    ) -> None:  # fmt: skip
         self.run = run
         self.lanes = {lane.lane.name: lane for lane in lanes}
         self.transports = transports
         self.judge = Judge({name: lane.lane for name, lane in self.lanes.items()}, transports)
-        self.report = Report(self.lanes)
+        self.faults = faults  # transports that could not be opened; their lanes are not part of this run
+        self.report = Report(self.lanes, config_fault=bool(faults))
         self.templates: dict[tuple[str, str | None], Template | None] = {}
         self.claimed = 0
         self.signalled_at: float | None = None
@@ -107,7 +112,7 @@ class Dispatch:
             levels = {name: gates.level(tx, "transport", name, "breaker") for name in self.transports}
             return levels, gates.closed(tx), recording.any_lapsed(tx, pairs)
 
-        def lapse(tx: Tx) -> list[str]:
+        def lapse(tx: Tx) -> list[tuple[str, bool]]:
             self.run.open_record(tx)
             return recording.lapse(
                 tx, pairs=pairs, limit=LAPSE_LIMIT, actor=self.run.id,
@@ -119,8 +124,9 @@ class Dispatch:
             if ("lane", lane.lane.name) in closed or ("transport", lane.transport) in closed:
                 lane.stopped = "gate"
         if lapsed:
-            for name in self.run.ledger.transact(lapse):
+            for name, held in self.run.ledger.transact(lapse):
                 self.lanes[name].counts["leases_recovered"] += 1
+                self.lanes[name].counts["held"] += held
             self.run.recorded = True
 
     # -- claim and compose --------------------------------------------------------------------------------------
@@ -284,6 +290,26 @@ class Dispatch:
                     if other.transport == lane.transport and other.stopped != "gate":
                         self._shut(other, self.run.ledger.now() + wait)
         self.report.add(group, done)
+        self._log(group)
+
+    def _log(self, group: Group) -> None:
+        """One line for each attempt that ended and each row that was refused: ids and codes, nothing of the content."""
+        log = telemetry.logger("dispatch")
+        if not log.isEnabledFor(logging.INFO):
+            return
+        for submitted in group.finished:
+            ready, outcome = submitted.flight.prepared.ready, submitted.outcome
+            log.info("attempt", extra={
+                "run": self.run.id, "delivery": ready.delivery.id, "event": ready.delivery.event_id,
+                "lane": submitted.lane, "attempt": submitted.flight.begun.number, "transport": ready.transport,
+                "remote_id": next(iter(outcome.remote_ids), None), "outcome": outcome.kind, "reason": outcome.reason,
+                "code": outcome.code, "seconds": round(submitted.duration, 3),
+            })  # fmt: skip
+        for refusal in group.refusals:
+            log.info("refused", extra={
+                "run": self.run.id, "delivery": refusal.delivery.id, "event": refusal.delivery.event_id,
+                "lane": refusal.delivery.lane, "reason": refusal.reason,
+            })  # fmt: skip
 
     def _renew(self) -> None:
         """Keep what is claimed and not begun; what was lost meanwhile is somebody else's."""

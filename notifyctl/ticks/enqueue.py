@@ -35,6 +35,7 @@ class Enqueue:
     errors: list[dict[str, Any]] = field(default_factory=list)
     sms: tuple[str, int] | None = None
     interrupted: bool = False
+    hints: dict[str, str] = field(default_factory=dict)  # what to do about each reason
     first_error: InputError | None = None  # for the one who enqueued a single event: the whole sentence
     _templates: dict[tuple[str, str | None], Template | None] = field(default_factory=dict)
 
@@ -72,7 +73,7 @@ class Enqueue:
             except InputError as error:
                 self.counts["selected"] += 1
                 self._reject(row.number, error.reason, error.field)
-                self.first_error = self.first_error or error
+                self._explain(error)
                 continue
             self.counts["selected"] += len(found)
             intents += [(row.number, intent) for intent in found]
@@ -84,7 +85,7 @@ class Enqueue:
                 checked.append((number, checker.check(intent, template)))
             except InputError as error:
                 self._reject(number, error.reason, error.field)
-                self.first_error = self.first_error or error
+                self._explain(error)
         if checked:
             self.sms = checked[-1][1].sms
         self._enter(checked)
@@ -118,6 +119,11 @@ class Enqueue:
                 self._note(number, "conflict", verdict.field)
             if verdict.id is not None and len(self.ids) < MAX_IDS:
                 self.ids.append(verdict.id)
+
+    def _explain(self, error: InputError) -> None:
+        self.first_error = self.first_error or error
+        if error.hint:
+            self.hints.setdefault(error.reason, f"{error.reason}: {error.hint}")
 
     def _reject(self, row: int, reason: str, field: str) -> None:
         self.counts["rejected"] += 1

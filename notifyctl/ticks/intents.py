@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from notifyctl import units
 from notifyctl.compose import attachments, destinations, message
 from notifyctl.compose.templates import Renderer
+from notifyctl.compose.variables import checked
 from notifyctl.config import Config
 from notifyctl.errors import InputError
 from notifyctl.keys import Keys
@@ -50,10 +51,7 @@ class Checker:
 
     def read(self, values: Mapping[str, Any]) -> list[Intent]:
         """The intents one row states, one for each of its channels. Raises InputError naming the field."""
-        unknown = sorted(set(values) - KEYS)
-        if unknown:
-            raise InputError(f"unknown key {unknown[0]!r}", reason="unknown_key", field=unknown[0],
-                             hint=f"known are {', '.join(sorted(KEYS))}")  # fmt: skip
+        refuse_unknown(values, KEYS)
         event, recipient = identifier(values, "event"), identifier(values, "recipient")
         channels = _channels(values.get("channel"))
         name, _, version = _text(values, "template", required=True).partition("@")
@@ -79,7 +77,7 @@ class Checker:
         return [
             Intent(
                 event_id=event, recipient_id=recipient, channel=channel, template=name,
-                template_version=version or None, variables=_clean(variables), locale=_text(values, "locale") or None,
+                template_version=version or None, variables=checked(variables), locale=_text(values, "locale") or None,
                 lane=_text(values, "lane") or self.config.lane_for(channel, topic),
                 region=_text(values, "region") or self.config.region, topic=topic,
                 destination=self._destination(channel, to.get(channel)), due_at=due_at, expires_at=expires_at,
@@ -186,6 +184,17 @@ _COLUMNS = {
 }  # fmt: skip
 
 
+def refuse_unknown(values: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises InputError for a key that is none of `known`; what does not look like a key is data, and not repeated."""
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        name = unknown[0] if re.fullmatch(r"[a-z][a-z_]{0,30}", unknown[0]) else ""
+        raise InputError(
+            f"unknown key {name!r}" if name else "a key is not one of the known ones", reason="unknown_key",
+            field=name, hint=f"known are {', '.join(sorted(known))}",
+        )  # fmt: skip
+
+
 def _parsed(parse: Callable[[str], T], value: Any, field: str) -> T:
     if not isinstance(value, str):
         raise InputError(f"{field} is not text", reason="invalid", field=field)
@@ -229,19 +238,3 @@ def _channels(value: Any) -> list[Channel]:
         return [Channel(name) for name in dict.fromkeys(names)]
     except (ValueError, TypeError):
         raise InputError("a channel is neither email nor sms", reason="invalid", field="channel") from None
-
-
-def _clean(variables: dict[str, Any]) -> dict[str, Any]:
-    """What both databases store: text without NUL and lone surrogates."""
-    stack: list[Any] = [variables]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            stack += [*value.keys(), *value.values()]
-        elif isinstance(value, list):
-            stack += value
-        elif isinstance(value, str) and (
-            "\0" in value or (not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value))
-        ):
-            raise InputError("a variable holds a NUL or half a surrogate pair", reason="invalid", field="vars")
-    return variables

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from notifyctl.compose import dkim_keys
 from notifyctl.compose.attachments import Objects
+from notifyctl.compose.dkim import Signer
 from notifyctl.compose.templates import Renderer
 from notifyctl.config import Config
 from notifyctl.errors import ConfigError, UsageError
@@ -14,6 +15,7 @@ from notifyctl.ticks.dispatch import Dispatch
 from notifyctl.ticks.lane import LaneRun
 from notifyctl.ticks.prepare import Preparer
 from notifyctl.ticks.run import Run
+from notifyctl.transports.base import Transport
 from notifyctl.transports.registry import open_transport
 
 
@@ -32,19 +34,32 @@ def chosen(config: Config, names: Sequence[str], channel: Channel | None) -> lis
 
 
 def dispatch(run: Run, lanes: Sequence[Lane], region: str, *, batch: int | None, concurrency: int | None) -> Dispatch:
-    """A dispatch run over these lanes; `batch` and `concurrency` override the configured ones."""
+    """A dispatch run over these lanes; `batch` and `concurrency` override the configured ones.
+
+    A transport that cannot be opened (a secret or a key is wrong) keeps its own lanes waiting and no other;
+    the run's `faults` say why. Raises that ConfigError where no lane is left.
+    """
     config = run.config
-    transports = {name: open_transport(config.transports[name]) for name in {lane.transport for lane in lanes}}
-    signers = {name: dkim_keys.signer(config.transports[name]) for name in transports}
+    opened: dict[str, tuple[Transport, Signer | None]] = {}
+    faults: dict[str, ConfigError] = {}
+    for name in dict.fromkeys(lane.transport for lane in lanes):
+        try:
+            settings = config.transports[name]
+            opened[name] = open_transport(settings), dkim_keys.signer(settings)
+        except ConfigError as error:
+            faults[name] = error
+    lanes = [lane for lane in lanes if lane.transport not in faults]
+    if faults and not lanes:
+        raise next(iter(faults.values()))
     renderer, objects = Renderer(config.default_locale), Objects(config.objects_root)
     lane_runs = []
     for lane in lanes:
         lane = _with(lane, batch, concurrency)
-        preparer = Preparer(
-            config, lane, transports[lane.transport], renderer, run.keys, objects, signers[lane.transport]
-        )
+        transport, signer = opened[lane.transport]
+        preparer = Preparer(config, lane, transport, renderer, run.keys, objects, signer)
         lane_runs.append(LaneRun(lane, region, preparer, run.wake))
-    return Dispatch(run, lane_runs, transports)
+    transports = {name: transport for name, (transport, _) in opened.items()}
+    return Dispatch(run, lane_runs, transports, faults=list(faults.values()))
 
 
 def _with(lane: Lane, batch: int | None, concurrency: int | None) -> Lane:

@@ -18,7 +18,7 @@ from notifyctl.ledger.database import Ledger, Tx
 from notifyctl.ledger.people import Changed, Consent, Endpoint, Suppression
 from notifyctl.model import FINGERPRINT_REASONS, Channel
 from notifyctl.ticks.bulk import Row
-from notifyctl.ticks.intents import identifier
+from notifyctl.ticks.intents import identifier, refuse_unknown
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class Register:
 
     def _suppression(self, values: Mapping[str, Any]) -> Suppression:
         """`reason` is one of the known codes, or a text: then it is `manual` and the text its note."""
-        _known(values, "recipient", "channel", "reason")
+        refuse_unknown(values, ("recipient", "channel", "reason"))
         reason = values.get("reason") or "manual"
         if not isinstance(reason, str) or not reason.isprintable() or len(reason) > 500:
             raise InputError("reason is not one line of text", reason="invalid", field="reason")
@@ -131,7 +131,7 @@ class Register:
         return self.keys.fingerprint(channel, destinations.bare(channel, normal))
 
     def _consent(self, values: Mapping[str, Any]) -> Consent:
-        _known(values, "recipient", "channel", "topic", "granted")
+        refuse_unknown(values, ("recipient", "channel", "topic", "granted"))
         topic, granted = values.get("topic"), values.get("granted", True)
         if not isinstance(topic, str) or topic not in self.config.topics:
             raise InputError(
@@ -147,13 +147,6 @@ class Register:
         normal = destinations.normalize(channel, address, self.config.phone_region or None)
         bare = destinations.bare(channel, normal)
         return Endpoint(recipient, channel, normal, self.keys.fingerprint(channel, bare))
-
-
-def _known(values: Mapping[str, Any], *names: str) -> None:
-    unknown = sorted(set(values) - set(names))
-    if unknown:
-        raise InputError(f"unknown key {unknown[0]!r}", reason="unknown_key", field=unknown[0],
-                         hint=f"known are {', '.join(names)}")  # fmt: skip
 
 
 def _channel(values: Mapping[str, Any]) -> Channel:

@@ -60,6 +60,8 @@ class Preparer:
         try:
             return self._prepare(delivery, templates.get((delivery.template, delivery.template_version)), now)
         except InputError as error:
+            if error.reason == SENDER:
+                return Refusal(delivery, Trigger.CAN_HEAL, SENDER, local=True)
             return Refusal(delivery, Trigger.CANNOT_HEAL, error.reason, local=error.reason not in _NOT_THE_CALLER)
         except StoreUnavailable:
             return Refusal(delivery, Trigger.CAN_HEAL, "object_store_unavailable")
@@ -67,6 +69,8 @@ class Preparer:
             return Refusal(delivery, Trigger.CANNOT_HEAL, f"compose_failed:{type(error).__name__}", local=True)
 
     def _prepare(self, delivery: Delivery, template: Template | None, now: datetime) -> Prepared | Refusal:
+        if delivery.defect:
+            return Refusal(delivery, Trigger.CANNOT_HEAL, delivery.defect, local=True)
         topic = self.config.topics.get(delivery.topic) if delivery.topic else None
         if delivery.topic and topic is None:
             return Refusal(delivery, Trigger.CAN_HEAL, "topic_unknown", local=True)
@@ -146,6 +150,8 @@ class Preparer:
             *((f"destination:{lane.name}:{fingerprint}", rate) for rate in lane.per_destination),
         )
 
+
+SENDER = "sender_invalid"  # the transport's `from`: it waits until the configuration has been mended
 
 # Refusals in which nobody made a mistake that a person must mend.
 _NOT_THE_CALLER = frozenset({"smtputf8_unsupported"})

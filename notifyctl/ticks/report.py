@@ -10,6 +10,7 @@ from notifyctl.ledger.record import Move
 from notifyctl.lifecycle import INVALID_REASONS, Trigger
 from notifyctl.model import OutcomeKind, State
 from notifyctl.ticks.lane import LaneRun
+from notifyctl.ticks.prepare import SENDER
 from notifyctl.ticks.run import Run
 from notifyctl.ticks.turn import Done, Group
 
@@ -22,14 +23,14 @@ COUNTS = (
 class Report:
     """Counts of one run, per lane; what a person must know of it."""
 
-    def __init__(self, lanes: Mapping[str, LaneRun]) -> None:
+    def __init__(self, lanes: Mapping[str, LaneRun], *, config_fault: bool = False) -> None:
         self.lanes = lanes
         self.drained = True
         self.ages: dict[str, float | None] = {}
         self._submitted = 0
         self._refused = 0  # certainly refused, not for the recipient's sake
         self._local = 0
-        self._config = False
+        self._config = config_fault
         self._broken = False
         self._out: set[str] = set()
         self._used: set[str] = set()
@@ -63,6 +64,7 @@ class Report:
             elif refusal.trigger is Trigger.CAN_HEAL and move.to.state is not State.DEAD_LETTER:
                 counts["deferred"] += 1
             self._local += refusal.local
+            self._config |= refusal.reason == SENDER
             self._moves([(refusal.delivery.lane, move)])
         for delivery, _ in group.returning:
             if delivery.id in done.released:

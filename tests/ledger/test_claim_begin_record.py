@@ -323,7 +323,7 @@ def test_a_lapsed_attempt_is_doubt_and_its_owners_late_acceptance_settles_it(
     (delivery,) = bench.claim()
     begun = bench.begin([delivery])
     bench.pass_leases()
-    assert other.lapse() == ["email"]
+    assert other.lapse() == [("email", True)]
     assert bench.state(delivery.id) == "ambiguous"
     assert bench.execute("SELECT outcome, reason, finished FROM notify_attempt") == [("ambiguous", "worker_lost", None)]
     bench.record([bench.result(delivery, begun[delivery.id], ACCEPTED)])
