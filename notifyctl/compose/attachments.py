@@ -7,6 +7,7 @@ answer only delays it. Bytes whose SHA-256 is not the stated one are never used 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from posixpath import basename
 from typing import Any
@@ -15,6 +16,7 @@ from notifyctl.errors import InputError
 from notifyctl.model import Attachment
 
 CHUNK = 1 << 20  # bytes read at a time
+_M_MMAP_THRESHOLD = -3  # malloc.h
 LARGEST = 25 * 1000 * 1000  # bytes of one attachment: what mail systems commonly take, before base64
 
 
@@ -83,11 +85,21 @@ class Objects:
             from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
             self._opened = url_to_fs(self._root)
+            _return_large_blocks()
         store, root = self._opened
         path = f"{root.rstrip('/')}/{key}"
         if "file" in store.protocol and not Path(path).resolve().is_relative_to(Path(root).resolve()):
             raise _refuse("an attachment's key leads out of the object store", "attachment_key_invalid")
         return store.open(path, "rb")
+
+
+def _return_large_blocks() -> None:
+    """Let freed blocks of the size of attachments go back to the system at once. Left to itself, glibc learns from the
+    first one freed to keep them, in an arena for each thread, which adds half of what is in flight."""
+    import ctypes
+
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 def checked(key: str) -> str:
