@@ -8,14 +8,13 @@ slow one never delays another.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from queue import Empty
 from typing import Any
 
-from notifyctl import clock, telemetry
+from notifyctl import clock
 from notifyctl.errors import ConfigError, LedgerUnavailable
 from notifyctl.ledger import backlog, templates
 from notifyctl.ledger import claim as claiming
@@ -24,7 +23,9 @@ from notifyctl.ledger import record as recording
 from notifyctl.ledger.begin import Begun, Held
 from notifyctl.ledger.database import Tx
 from notifyctl.lifecycle import MARGIN
-from notifyctl.model import Delivery, Outcome, OutcomeKind, Step, Template
+from notifyctl.model import Delivery, Step, Template
+from notifyctl.ticks.exchange import Exchange
+from notifyctl.ticks.journal import journal
 from notifyctl.ticks.judge import Judge, transport_wide
 from notifyctl.ticks.lane import Composed, InFlight, LaneRun, Submitted
 from notifyctl.ticks.prepare import Prepared
@@ -290,26 +291,7 @@ class Dispatch:
                     if other.transport == lane.transport and other.stopped != "gate":
                         self._shut(other, self.run.ledger.now() + wait)
         self.report.add(group, done)
-        self._log(group)
-
-    def _log(self, group: Group) -> None:
-        """One line for each attempt that ended and each row that was refused: ids and codes, nothing of the content."""
-        log = telemetry.logger("dispatch")
-        if not log.isEnabledFor(logging.INFO):
-            return
-        for submitted in group.finished:
-            ready, outcome = submitted.flight.prepared.ready, submitted.outcome
-            log.info("attempt", extra={
-                "run": self.run.id, "delivery": ready.delivery.id, "event": ready.delivery.event_id,
-                "lane": submitted.lane, "attempt": submitted.flight.begun.number, "transport": ready.transport,
-                "remote_id": next(iter(outcome.remote_ids), None), "outcome": outcome.kind, "reason": outcome.reason,
-                "code": outcome.code, "seconds": round(submitted.duration, 3),
-            })  # fmt: skip
-        for refusal in group.refusals:
-            log.info("refused", extra={
-                "run": self.run.id, "delivery": refusal.delivery.id, "event": refusal.delivery.event_id,
-                "lane": refusal.delivery.lane, "reason": refusal.reason,
-            })  # fmt: skip
+        journal(self.run, group)
 
     def _renew(self) -> None:
         """Keep what is claimed and not begun; what was lost meanwhile is somebody else's."""
@@ -395,31 +377,3 @@ class Dispatch:
         if self.run.ledger.reconnected:  # a claim whose COMMIT was not heard of left rows that nobody here knows
             pairs = [(lane.lane.name, lane.region) for lane in self.lanes.values()]
             claiming.release_run(self.run.ledger, run=self.run.id, step=Step.SEND, pairs=pairs)
-
-
-class Exchange:
-    """One submission in a worker thread. Nothing else happens there."""
-
-    __slots__ = ("deadline", "flight", "lane", "slot", "transport", "validity")
-
-    def __init__(
-        self, lane: str, transport: Transport, flight: InFlight, deadline: clock.Deadline, validity: float | None,
-        slot: float,
-    ) -> None:  # fmt: skip
-        self.lane = lane
-        self.transport = transport
-        self.flight = flight
-        self.deadline = deadline
-        self.validity = validity
-        self.slot = slot  # monotonic: when the pace lets the first byte go
-
-    def __call__(self) -> Submitted:
-        clock.sleep_until(self.slot)
-        began = clock.monotonic()
-        broken = False
-        try:
-            outcome = self.transport.submit([self.flight.prepared.request], self.deadline, self.validity)[0]
-        except Exception as error:  # a bug; what it had written nobody knows
-            outcome = Outcome(OutcomeKind.AMBIGUOUS, f"transport_failed:{type(error).__name__}")
-            broken = True
-        return Submitted(self.lane, self.flight, outcome, clock.monotonic() - began, broken)
