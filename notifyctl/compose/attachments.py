@@ -7,6 +7,7 @@ answer only delays it. Bytes whose SHA-256 is not the stated one are never used 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from posixpath import basename
@@ -58,6 +59,7 @@ class Objects:
         size, digest = 0, hashlib.sha256()
         try:
             with self._open(key) as stream:
+                self._check_announced(stream)
                 while chunk := stream.read(CHUNK):
                     size += len(chunk)
                     if size > self._largest:
@@ -72,8 +74,20 @@ class Objects:
         except Exception as error:  # whatever a store's driver raises: it may quote the key, so only its kind is kept
             raise StoreUnavailable(type(error).__name__) from None
         if size > self._largest:
-            raise _refuse(f"an attachment is over {self._largest} bytes", "attachment_too_large")
+            raise self._too_large()
         return b"".join(chunks), digest.hexdigest()
+
+    def _check_announced(self, stream: Any) -> None:
+        """Refuse what the store itself says: it opens a prefix of keys as an empty file, and fetches far ahead."""
+        details = getattr(stream, "details", None)
+        if isinstance(details, Mapping) and details.get("type") == "directory":
+            raise IsADirectoryError
+        size = getattr(stream, "size", None)
+        if isinstance(size, int) and size > self._largest:
+            raise self._too_large()
+
+    def _too_large(self) -> InputError:
+        return _refuse(f"an attachment is over {self._largest} bytes", "attachment_too_large")
 
     def _open(self, key: str) -> Any:
         if not self._root:
