@@ -15,7 +15,7 @@ from itertools import islice
 from threading import local
 from typing import TYPE_CHECKING, Any
 
-from notifyctl.compose.sandbox import _environment
+from notifyctl.compose.sandbox import environment
 
 if TYPE_CHECKING:
     import jinja2
@@ -98,4 +98,4 @@ def _asking(html: bool) -> jinja2.Environment:
     def nameless(value: Any) -> Any:
         return "" if value is None else value
 
-    return _environment(html).overlay(undefined=Noting, finalize=nameless)
+    return environment(html).overlay(undefined=Noting, finalize=nameless)

@@ -32,7 +32,7 @@ def compile_part(source: str, where: str, *, html: bool) -> jinja2.Template:
     import jinja2
     from jinja2 import nodes
 
-    env = _environment(html)
+    env = environment(html)
     line, why = 0, ""
     try:
         tree = env.parse(source)
@@ -112,7 +112,8 @@ def _line(error: BaseException, filename: str) -> str:
 
 
 @cache
-def _environment(html: bool) -> jinja2.Environment:
+def environment(html: bool) -> jinja2.Environment:
+    """Where parts are compiled; `html`: what is inserted is escaped."""
     import jinja2
     from jinja2.exceptions import SecurityError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
