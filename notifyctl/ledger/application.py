@@ -111,7 +111,8 @@ def _on_sqlalchemy(connection: Any) -> Tx:
         """What `Tx` reads of a cursor, of an SQLAlchemy result."""
 
         def __init__(self, sql: str, parameters: Any) -> None:
-            self._result = connection.exec_driver_sql(sql, parameters)
+            given = parameters if isinstance(parameters, dict) else tuple(parameters)
+            self._result = connection.exec_driver_sql(sql, given)
             self.description = self._result.returns_rows or None
             self.rowcount = self._result.rowcount
 
