@@ -70,7 +70,6 @@ IMPURE_CALLS = {"open", "print", "input", "now", "utcnow", "today"}
 LINES = 400
 LONGER = {
     "notifyctl.model": 450,  # one vocabulary, read as a whole
-    "notifyctl.ledger.database": 440,  # to be cut
 }
 
 
