@@ -31,6 +31,8 @@ def test_rows_that_cannot_be_read_are_refused_one_by_one(tmp_path: Path, migrate
         if migrated_url.startswith("sqlite"):
             poison(site, 6, variables="cast(x'7b226e616d65223a22ff227d' AS text)")
             poison(site, 7, locale="cast(x'ff' AS text)")
+            poison(site, 9, template="x'6e6f7465'")
+            poison(site, 10, template_version="x'31'")
             poison(site, 8)
             site.sql("UPDATE notify_delivery SET expires_at = '2999-02-30 10:00:00.000000' WHERE event_id = 'p8'")
         site.enqueue(3)
@@ -46,6 +48,7 @@ def test_rows_that_cannot_be_read_are_refused_one_by_one(tmp_path: Path, migrate
         assert states["p3"] == "accepted"
         assert states["p4"] == "queued"
         assert (states["p5"], reasons["p5"]) == ("permanent_failure", "destination_invalid")
+        assert site.run("requeue", "1", "--reason", "again", "--json").code == 0
         assert all("p" + n not in states or states["p" + n] != "sending" for n in "678")
 
 

@@ -122,6 +122,14 @@ def _delivery(row: Sequence[Any], dialect: Dialect) -> Delivery:
     )  # fmt: skip
 
 
+def readable_attachments(documents: Any) -> tuple[Attachment, ...] | None:
+    """The same, None where plain SQL stored something else."""
+    try:
+        return attachments(documents)
+    except (TypeError, KeyError, AttributeError):
+        return None
+
+
 def attachments(documents: Sequence[Mapping[str, Any]]) -> tuple[Attachment, ...]:
     """The attachments column as values."""
     return tuple(
@@ -154,12 +162,15 @@ _RELEASE = """UPDATE notify_work SET owner = NULL, eligible_at = r.eligible_at
   FROM (SELECT w.delivery_id, o.eligible_at
       FROM {o: id bigint, token bigint, eligible_at timestamptz} JOIN notify_work w
         ON w.delivery_id = o.id AND w.fencing_token = o.token
-      WHERE w.owner = :run AND w.step <> 'resolve' ORDER BY w.delivery_id {lock of w}) AS r
+      WHERE w.owner = :run AND w.step <> 'resolve' ORDER BY w.delivery_id {lock of w skip}) AS r
   WHERE notify_work.delivery_id = r.delivery_id RETURNING notify_work.delivery_id"""
 
 
 def release(tx: Tx, *, run: str, rows: Sequence[tuple[int, int, datetime]]) -> set[int]:
-    """Give claimed, unbegun rows back (id, token, eligible again at): unattempted, nothing charged."""
+    """Give claimed, unbegun rows back (id, token, eligible again at): unattempted, nothing charged.
+
+    One that somebody else has locked is left to its lease: what this transaction records must not wait for it.
+    """
     return {row[0] for row in tx.execute(_RELEASE, o=sorted(rows), run=run)} if rows else set()
 
 

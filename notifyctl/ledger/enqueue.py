@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from notifyctl.ledger.claim import attachments
+from notifyctl.ledger.claim import readable_attachments
 from notifyctl.ledger.database import Tx
 from notifyctl.model import Channel, Intent
 
@@ -149,7 +149,7 @@ def differs(tx: Tx, intent: Intent, row: Sequence[Any]) -> str:
     at, document = tx.dialect.instant, tx.dialect.document
     held: dict[str, Any] = {
         "template": row[3], "template_version": row[4], "locale": row[5], "lane": row[6], "region": row[7],
-        "topic": row[8], "variables": document(row[9]), "attachments": attachments(document(row[10])),
+        "topic": row[8], "variables": document(row[9]), "attachments": readable_attachments(document(row[10])),
         "destination": row[11], "due_at": at(row[12]), "expires_at": at(row[13]), "sensitive": bool(row[14]),
     }  # fmt: skip
     stated: dict[str, Any] = {name: getattr(intent, name) for name in held}

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from notifyctl.ledger import record
-from notifyctl.ledger.claim import CONSENT, SUPPRESSION, attachments
+from notifyctl.ledger.claim import CONSENT, SUPPRESSION, readable_attachments
 from notifyctl.ledger.database import Tx, ids
 from notifyctl.lifecycle import Facts, Transition
 from notifyctl.model import Attachment, Channel, State
@@ -118,7 +118,8 @@ def candidates(tx: Tx, wanted: Iterable[int]) -> dict[int, Candidate]:
             id=row[0], token=token, lane=late.lane, transport=late.transport, facts=late.facts, event_id=row[1],
             recipient_id=row[2], channel=Channel(row[3]), topic=row[4], reason=row[5], batch=row[6],
             sensitive=bool(row[7]), variables=tx.dialect.document(row[8]) or {},
-            attachments=attachments(tx.dialect.document(row[9])), destination=row[10], address=row[11],
+            attachments=readable_attachments(tx.dialect.document(row[9])) or (), destination=row[10],
+            address=row[11],
             content_digest=row[12], consent=None if row[13] is None else bool(row[13]), suppression=row[14],
         )  # fmt: skip
     return found

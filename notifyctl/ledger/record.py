@@ -259,7 +259,7 @@ def _delivery(move: Move) -> tuple[Any, ...]:
 # -- claimed rows that are refused or deferred before an attempt --------------------------------------------------
 
 _OWNED_SEND = """SELECT w.delivery_id FROM {o: id bigint, token bigint} JOIN notify_work w ON w.delivery_id = o.id
-  WHERE w.owner = :run AND w.fencing_token = o.token AND w.step = 'send' ORDER BY w.delivery_id {lock of w}"""
+  WHERE w.owner = :run AND w.fencing_token = o.token AND w.step = 'send' ORDER BY w.delivery_id {lock of w skip}"""
 
 
 def refuse(tx: Tx, *, run: str, moves: Sequence[Move]) -> list[Move]:

@@ -81,7 +81,8 @@ def postgres_error(error: Exception, connection: Any) -> Exception | None:
             hint="check user, password, database and grants of ledger.url",
             code="ledger_refused",
         )
-    if state[:2] in ("53", "57", "58", "08") or (closed and isinstance(error, psycopg.OperationalError)):
+    ended = state[:2] in ("53", "57", "58", "08") or state in ("25P03", "25P04")  # 25P…: the transaction took too long
+    if ended or (closed and isinstance(error, psycopg.OperationalError)):
         full = state == "53100"
         return Again(
             LedgerUnavailable(

@@ -192,7 +192,8 @@ class Dispatch:
             lane.composers.give(self._compose_job(lane, light[start : start + CHUNK]), computes=True)
 
     def _load_templates(self, rows: Iterable[Delivery]) -> None:
-        missing = {(row.template, row.template_version) for row in rows} - self.templates.keys()
+        named = {(row.template, row.template_version) for row in rows if isinstance(row.template, str)}
+        missing = {pair for pair in named if isinstance(pair[1], str | None)} - self.templates.keys()
         if missing:
             found = self.run.ledger.read(lambda tx: templates.load_many(tx, missing))
             self.templates.update({key: found.get(key) for key in missing})
