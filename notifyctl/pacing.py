@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from notifyctl.model import Rate
+from notifyctl.model import Lane, Rate
 
 LimitKey = tuple[str, str]  # (what is limited, the rate as configured)
 
@@ -41,6 +41,18 @@ class Meter:
         if self.window_start is None or at >= self.window_start + timedelta(seconds=rate.seconds):
             self.window_start, self.count = at, 0
         self.count += 1
+
+
+def limits(lane: Lane, transport: Sequence[Rate], fingerprint: str | None) -> tuple[tuple[str, Rate], ...]:
+    """Every limit that a message of `lane` counts against, by the key under which it is metered.
+
+    `transport`: the rates of the lane's transport; `fingerprint` None: the destination is not known yet.
+    """
+    return (
+        *((f"lane:{lane.name}", rate) for rate in lane.rates),
+        *((f"transport:{lane.transport}", rate) for rate in transport),
+        *((f"destination:{lane.name}:{fingerprint}", rate) for rate in (lane.per_destination if fingerprint else ())),
+    )
 
 
 def take(

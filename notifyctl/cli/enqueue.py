@@ -17,6 +17,9 @@ from notifyctl.errors import InputError, UsageError
 app = family()
 
 
+_TO = "For this delivery; kept as the recipient's endpoint only if there is none."
+
+
 def _option(name: str, metavar: str, text: str) -> Any:
     return typer.Option(name, metavar=metavar, help=text)
 
@@ -31,7 +34,7 @@ def enqueue(
     locale: Annotated[str | None, _option("--locale", "LOCALE", "Falls back de-AT, de, the default.")] = None,
     var: Annotated[list[str] | None, _option("--var", "K=V", "A template variable (repeatable).")] = None,
     variables: Annotated[str | None, _option("--vars", "JSON|@FILE", "All variables as one object.")] = None,
-    to: Annotated[list[str] | None, _option("--to", "CHANNEL=ADDRESS", "Instead of the recipient's endpoint.")] = None,
+    to: Annotated[list[str] | None, _option("--to", "CHANNEL=ADDRESS", _TO)] = None,
     at: Annotated[str | None, _option("--at", "TIME", "Due then; with an offset or a named zone.")] = None,
     delay: Annotated[str | None, _option("--in", "DURATION", "Due so long from now.")] = None,
     expires_in: Annotated[str | None, _option("--expires-in", "DURATION", "Not sent after so long.")] = None,

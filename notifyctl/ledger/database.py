@@ -66,12 +66,6 @@ class Tx:
             parts = ", ".join(f"s{number} AS ({sql})" for number, sql in enumerate(statements))
             self._run(f"WITH {parts} SELECT 1", parameters)
 
-    def dicts(self, sql: str, **parameters: Any) -> list[dict[str, Any]]:
-        """The same, rows as dictionaries by column name."""
-        rows, cursor = self._run(sql, parameters)
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in rows]
-
     def _run(self, sql: str, parameters: dict[str, Any]) -> tuple[list[Any], Any]:
         dialect = self.dialect
         if dialect is POSTGRES:

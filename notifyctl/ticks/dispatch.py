@@ -257,7 +257,9 @@ class Dispatch:
         """A row that did not begin: back to memory, back to the ledger, or gone to another owner."""
         delivery = prepared.ready.delivery
         until = held.until or delivery.was_eligible_at or delivery.due_at
-        if held.why == "locked":
+        if held.why in ("locked", "pace") and lane.stopped == "gate":  # shut in this very turn: nothing waits in memory
+            lane.returning.append((delivery, until))
+        elif held.why == "locked":
             if lane.put_back_locked(prepared):  # all others are tried first: an open transaction delays its rows only
                 lane.not_before = clock.monotonic() + LOCKED_PAUSE
         elif held.why == "pace":

@@ -7,11 +7,12 @@ only the first, so that mending one thing shows no second surprise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from notifyctl import pacing
 from notifyctl.config import Config
 from notifyctl.ledger import gate, inspection
 from notifyctl.ledger.database import Tx
@@ -96,18 +97,13 @@ def held(reason: str, doubt_since: datetime | None, eligible_at: datetime | None
     return eligible_at >= plus(doubt_since, lane.ambiguous_review_after)
 
 
-def limits(found: Found, config: Config) -> list[tuple[str, Rate]]:
-    """Every limit the delivery counts against, by the keys under which begin meters them."""
+def limits(found: Found, config: Config) -> Sequence[tuple[str, Rate]]:
+    """Every limit the delivery counts against, while it waits to be sent."""
     lane = config.lanes.get(found.delivery["lane"])
     if lane is None or found.work is None or found.work["step"] != Step.SEND:
-        return []
+        return ()
     transport = config.transports.get(lane.transport)
-    per_destination = lane.per_destination if found.fingerprint else ()
-    return [
-        *((f"lane:{lane.name}", rate) for rate in lane.rates),
-        *((f"transport:{lane.transport}", rate) for rate in (transport.rates if transport else ())),
-        *((f"destination:{lane.name}:{found.fingerprint}", rate) for rate in per_destination),
-    ]
+    return pacing.limits(lane, transport.rates if transport else (), found.fingerprint)
 
 
 def _leased(work: Mapping[str, Any], now: datetime) -> list[Why]:

@@ -17,7 +17,8 @@ from notifyctl.errors import InputError
 from notifyctl.keys import Keys
 from notifyctl.ledger.begin import Ready
 from notifyctl.lifecycle import MARGIN, Trigger
-from notifyctl.model import Channel, ConsentMode, Delivery, Lane, Mandate, Rate, Request, Sms, State, Template, Topic
+from notifyctl.model import Channel, ConsentMode, Delivery, Lane, Mandate, Request, Sms, State, Template, Topic
+from notifyctl.pacing import limits
 from notifyctl.policy import check
 from notifyctl.transports.base import Transport
 
@@ -121,7 +122,8 @@ class Preparer:
             endpoint_id=None if delivery.destination else delivery.current_endpoint_id, fingerprint=fingerprint,
             content_digest=self.keys.content(delivery.variables, delivery.attachments, delivery.destination),
             request_digest=digest, deadline=settings.deadline + MARGIN, consent_mode=mode,
-            limits=self._limits(fingerprint), template_version=template.version, locale=composed.locale,
+            limits=limits(self.lane, settings.rates, fingerprint), template_version=template.version,
+            locale=composed.locale,
             replay_until=delivery.doubt_since + window if replayed and delivery.doubt_since else None,
             encoding=sms.encoding if sms else None, segments=sms.segments if sms else None,
             bytes=len(request.body),
@@ -141,14 +143,6 @@ class Preparer:
             raise InputError("the recipient has no address on this channel", reason="destination_missing", field="to")
         # what plain SQL stored was never validated; what enqueue stored normalizes to itself
         return destinations.normalize(delivery.channel, stored, self.config.phone_region or None)
-
-    def _limits(self, fingerprint: str) -> tuple[tuple[str, Rate], ...]:
-        lane, transport = self.lane, self.transport.settings
-        return (
-            *((f"lane:{lane.name}", rate) for rate in lane.rates),
-            *((f"transport:{transport.name}", rate) for rate in transport.rates),
-            *((f"destination:{lane.name}:{fingerprint}", rate) for rate in lane.per_destination),
-        )
 
 
 SENDER = "sender_invalid"  # the transport's `from`: it waits until the configuration has been mended

@@ -103,8 +103,9 @@ class Workbench:
 
     def work(self, delivery: int) -> dict[str, Any] | None:
         """The work row of one delivery."""
-        rows = self.ledger.read(lambda tx: tx.dicts("SELECT * FROM notify_work WHERE delivery_id = :id", id=delivery))
-        return rows[0] if rows else None
+        names = ("step", "lane", "region", "eligible_at", "owner", "fencing_token", "tries", "mandate")
+        rows = self.execute(f"SELECT {', '.join(names)} FROM notify_work WHERE delivery_id = :id", id=delivery)
+        return dict(zip(names, rows[0], strict=True)) if rows else None
 
     def pass_leases(self) -> None:
         """Let every lease and deadline pass (rule R11: stored instants are honoured)."""
