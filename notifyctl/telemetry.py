@@ -42,6 +42,8 @@ def setup(
     root = logger()
     root.propagate = False
     root.setLevel(level.upper())
+    if quiet and file is None:  # what nobody prints costs nothing
+        root.setLevel(max(logging.WARNING, root.level))
     for handler in list(root.handlers):
         root.removeHandler(handler)
         handler.close()

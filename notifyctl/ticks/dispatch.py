@@ -32,9 +32,12 @@ from notifyctl.ticks.prepare import Prepared
 from notifyctl.ticks.report import COUNTS, Report
 from notifyctl.ticks.run import Run
 from notifyctl.ticks.turn import Done, Group, turn
+from notifyctl.ticks.workers import PATIENCE
 from notifyctl.transports.base import Transport
 
 CHUNK = 10  # deliveries a composing job takes: a hand-over between threads costs as much as composing one
+SLOW = 0.01  # seconds that composing one delivery may hold up everything else
+SLOWS = 3  # such deliveries in a row, and a lane's go to a thread (the first of each template also compiles it)
 LAPSE_LIMIT = 500
 LOCKED_PAUSE = 0.05  # seconds until a row that somebody else has locked is tried again
 AWAY_PAUSE = 0.2  # seconds until a ledger that is out of reach is tried again
@@ -67,7 +70,7 @@ class Dispatch:
                     worked = self._step()
                     if self._finished():
                         break
-                    self._collect(wait=not worked)
+                    self._collect(wait=not (worked or self._compose()))
                 if self.run.failure:
                     raise self.run.failure
                 self._release_rest()
@@ -187,9 +190,35 @@ class Dispatch:
         self._load_templates(rows)
         lane.composing.update((row.id, row) for row in rows)
         lane.laden.extend(row for row in rows if row.attachments)
-        light = [row for row in rows if not row.attachments]
-        for start in range(0, len(light), CHUNK):
-            lane.composers.give(self._compose_job(lane, light[start : start + CHUNK]), computes=True)
+        lane.light.extend(row for row in rows if not row.attachments)
+        self._hand_over(lane)
+
+    def _hand_over(self, lane: LaneRun) -> None:
+        """Give what is not composed here to a composing thread."""
+        while lane.light and not lane.inline:
+            chunk = [lane.light.popleft() for _ in range(min(CHUNK, len(lane.light)))]
+            lane.composers.give(self._compose_job(lane, chunk))
+
+    def _compose(self) -> bool:
+        """Compose a few rows here while the network is waited for; returns whether there were any.
+
+        A thread of its own would take turns with this one at the interpreter's lock, which costs more than composing.
+        A signature is computed without that lock, and a slow template would hold up the other lanes: those have one.
+        """
+        worked = False
+        for lane in self.lanes.values():
+            for _ in range(min(CHUNK, len(lane.light))):
+                if lane.ready and self.run.wake.qsize() > len(lane.flying) // 2:
+                    break
+                began, delivery = clock.monotonic(), lane.light.popleft()
+                lane.composed(lane.preparer.prepare(delivery, self.templates, self.run.ledger.now()))
+                worked = True
+                lane.slow = lane.slow + 1 if clock.monotonic() - began > SLOW else 0
+                if lane.slow == SLOWS:
+                    lane.inline = False
+                    self._hand_over(lane)
+                    break
+        return worked
 
     def _load_templates(self, rows: Iterable[Delivery]) -> None:
         named = {(row.template, row.template_version) for row in rows if isinstance(row.template, str)}
@@ -310,13 +339,32 @@ class Dispatch:
 
     def _collect(self, *, wait: bool) -> None:
         """Take what the workers have finished; `wait`: until there is something, or something else falls due."""
+        now = clock.monotonic()
+        for lane in self.lanes.values():
+            for workers in (lane.senders, lane.composers):
+                if workers.stuck(now):
+                    workers.grow()
         try:
-            item = self.run.wake.get(timeout=self._pause()) if wait else self.run.wake.get_nowait()
+            item = self._wait() if wait else self.run.wake.get_nowait()
             while True:
                 self._take(item)
                 item = self.run.wake.get_nowait()
         except Empty:
             pass
+
+    def _wait(self) -> Any:
+        """The next thing a worker has finished; raises Empty when something else falls due."""
+        pause = self._pause()
+        while short := [w for lane in self.lanes.values() for w in (lane.senders, lane.composers) if w.short]:
+            try:
+                return self.run.wake.get(timeout=min(pause, PATIENCE))
+            except Empty:
+                if pause <= PATIENCE:
+                    raise
+                pause -= PATIENCE
+                for workers in short:
+                    workers.grow()
+        return self.run.wake.get(timeout=pause)
 
     def _take(self, item: Any) -> None:
         if isinstance(item, Submitted):

@@ -56,6 +56,9 @@ class LaneRun:
     cursor: Cursor = field(default_factory=Cursor)
     stopped: str = ""  # why nothing more is claimed: empty, limit, seconds, gate, pace, signal
     composing: dict[int, Delivery] = field(default_factory=dict)
+    inline: bool = True  # rows without attachments are composed by the main thread, between two turns
+    slow: int = 0  # how many of them in a row held it up for too long
+    light: deque[Delivery] = field(default_factory=deque)  # those rows
     laden: deque[Delivery] = field(default_factory=deque)  # with attachments: composed only when a slot is near
     loaded: set[int] = field(default_factory=set)  # laden ones whose bytes are in memory
     refused: list[Refusal] = field(default_factory=list)
@@ -134,6 +137,7 @@ class LaneRun:
         rows = list(self.unbegun.values())
         self.composing.clear()
         self.ready.clear()
+        self.light.clear()
         self.laden.clear()
         self.loaded &= self.flying.keys()
         return rows
@@ -144,5 +148,6 @@ class LaneRun:
         if gone:
             self.composing = {i: d for i, d in self.composing.items() if i not in gone}
             self.ready = deque(p for p in self.ready if p.ready.delivery.id not in gone)
+            self.light = deque(d for d in self.light if d.id not in gone)
             self.laden = deque(d for d in self.laden if d.id not in gone)
             self.loaded -= gone

@@ -57,7 +57,7 @@ def dispatch(run: Run, lanes: Sequence[Lane], region: str, *, batch: int | None,
         lane = _with(lane, batch, concurrency)
         transport, signer = opened[lane.transport]
         preparer = Preparer(config, lane, transport, renderer, run.keys, objects, signer)
-        lane_runs.append(LaneRun(lane, region, preparer, run.wake))
+        lane_runs.append(LaneRun(lane, region, preparer, run.wake, inline=signer is None))
     transports = {name: transport for name, (transport, _) in opened.items()}
     return Dispatch(run, lane_runs, transports, faults=list(faults.values()))
 

@@ -9,10 +9,15 @@ from queue import SimpleQueue
 from typing import Any
 
 Job = Callable[[], Any]
+STUCK = 0.05  # seconds
+PATIENCE = 0.005  # seconds that jobs may wait for a thread while nothing else is to be done
 
 
 class Workers:
     """Up to `size` threads, started as they are needed. What a job returns is put on `done`.
+
+    There is one until the run has had nothing to do for `PATIENCE` while jobs waited (`grow`): where exchanges take
+    less, one does all the work, and many would only take turns at the interpreter's lock, which costs more than that.
 
     Threads are daemons: a run whose drain is cut short must be able to end while an exchange still hangs (its attempt
     is on disk, so it will be found in doubt). A job must not raise; it returns its failure.
@@ -25,19 +30,41 @@ class Workers:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.busy = 0  # jobs given and not yet collected; kept by the main thread
+        self._given = 0
+        self._moved = (0, 0.0)  # how many jobs had been taken up, and when (monotonic) that was first seen
 
-    def give(self, job: Job, *, computes: bool = False) -> None:
-        """Hand one job over; never blocks. `computes`: it waits for nothing but the interpreter's lock, so no further
-        thread is started for it."""
+    def give(self, job: Job) -> None:
+        """Hand one job over; never blocks."""
         self.busy += 1
-        if len(self._threads) < min(self.busy, 1 if computes else self._size):
-            thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            # A signal taken by a worker would not wake the main thread, which alone acts on it; masks are inherited.
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-            thread.start()
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self._given += 1
         self._jobs.put(job)
+        if not self._threads:
+            self._start()
+
+    @property
+    def short(self) -> bool:
+        """Whether jobs wait and a further thread may be started for them."""
+        return len(self._threads) < self._size and not self._jobs.empty()
+
+    def stuck(self, now: float) -> bool:
+        """Whether jobs wait and none has been taken up for `STUCK`: also a run that is never idle must notice."""
+        taken = self._given - self._jobs.qsize()
+        if taken != self._moved[0] or not self.short:
+            self._moved = (taken, now)
+        return now - self._moved[1] >= STUCK
+
+    def grow(self) -> None:
+        """Twice the threads, if so many are needed."""
+        for _ in range(min(len(self._threads), self._size - len(self._threads), self._jobs.qsize())):
+            self._start()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        # A signal taken by a worker would not wake the main thread, which alone acts on it; masks are inherited.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+        thread.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def close(self) -> None:
         """Let idle threads end; a hanging one is left to the process's exit."""
