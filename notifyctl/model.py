@@ -408,7 +408,11 @@ class ReceiptStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One thing a provider said of a message."""
+    """One thing a provider said of a message.
+
+    `key` is our wire key, given only where the transport has verified that the message is ours (a signed return path,
+    a reference of ours that the provider's own authenticated feed repeats); it proves acceptance.
+    """
 
     status: ReceiptStatus
     remote_id: str = ""
@@ -416,6 +420,7 @@ class Receipt:
     code: str = ""
     provider_time: datetime | None = None
     part: int = 0
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

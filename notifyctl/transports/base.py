@@ -16,7 +16,7 @@ than doubt. `Deadline.at` may be brought forward while an exchange runs (a drain
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum
@@ -31,6 +31,7 @@ from notifyctl.model import (
     Outcome,
     OutcomeKind,
     Receipt,
+    Receipts,
     Request,
     Scope,
 )
@@ -99,6 +100,23 @@ class Checkup:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class FeedPage:
+    """What a feed or a bounce mailbox said next; every read of the same cursor may give the same again.
+
+    `receipts` are in the order they are to take effect, each with the `key` it was verified by, else its `remote_id`.
+    `cursor`: where the next read starts once these are in the ledger ("": the feed has none). `unmatched`: what of the
+    page cannot belong to anything of ours, or cannot be read. `more`: the next page is there already. `marks` is the
+    transport's own: what its `fed` needs to know.
+    """
+
+    receipts: tuple[Receipt, ...] = ()
+    cursor: str = ""
+    unmatched: int = 0
+    more: bool = False
+    marks: object = field(default=None, repr=False)
+
+
 class Transport(ABC):
     """One configured way out. All methods may be called from several threads at once.
 
@@ -129,7 +147,11 @@ class Transport(ABC):
         """
 
     def receipts(self, remote_ids: Iterable[str]) -> dict[str, Receipt]:  # noqa: ARG002 - part of the boundary
-        """What became of accepted messages, by remote id. Only for transports whose receipts are looked up."""
+        """What became of accepted messages, by remote id. Only for transports whose receipts are looked up.
+
+        An id that is missing from the answer is as one that is not known yet. Raises Trouble or OSError where nothing
+        could be learnt: the ids are asked for again later.
+        """
         return {}
 
     def find(
@@ -142,9 +164,24 @@ class Transport(ABC):
         """Whether the request written under `key`, to `recipient` between the two instants, was accepted."""
         return CannotTell()
 
-    def feed(self, cursor: str | None) -> tuple[list[Receipt], str | None]:
-        """Receipts that arrived since `cursor` (None: from the beginning), and the next cursor."""
-        return [], cursor
+    @property
+    def feeds(self) -> bool:
+        """Whether there is a feed or a mailbox to be read: with receipts by feed, or where bounces are collected."""
+        return self.capabilities.receipts is Receipts.FEED
+
+    def feed(self, cursor: str, limit: int, deadline: Deadline) -> FeedPage:  # noqa: ARG002
+        """Up to `limit` receipts that arrived since `cursor` ("": from the beginning). Changes nothing over there.
+
+        One process at a time reads a transport's feed. Raises Trouble or OSError where it cannot be read.
+        """
+        return FeedPage(cursor=cursor)
+
+    def fed(self, page: FeedPage, unknown: Collection[Receipt], deadline: Deadline) -> None:  # noqa: B027
+        """Called once the page's receipts are committed: a mailbox marks or moves its messages now, never earlier.
+
+        `unknown` are those of them that belong to no delivery here. A run that dies before this call reads the same
+        page again, which changes nothing in the ledger. Raises Trouble or OSError, which is the next reader's matter.
+        """
 
     def check(self, deadline: Deadline) -> Checkup:  # noqa: ARG002
         """Whether the transport answers and lets us in; sends no message."""
