@@ -48,6 +48,7 @@ class Ready:
     segments: int | None = None
     bytes: int | None = None
     replay_until: datetime | None = None
+    wire_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +210,10 @@ _DELIVERY = """UPDATE notify_delivery SET state = 'sending', reason = '', update
     first_tried_at = COALESCE(notify_delivery.first_tried_at, :now), transport = o.transport, sender = o.sender,
     message_date = o.message_date, endpoint_id = o.endpoint_id, fingerprint = o.fingerprint,
     content_digest = COALESCE(notify_delivery.content_digest, o.content_digest),
-    template_version = COALESCE(notify_delivery.template_version, o.template_version)
+    template_version = COALESCE(notify_delivery.template_version, o.template_version),
+    wire_key = COALESCE(notify_delivery.wire_key, o.wire_key)
   FROM {o: id bigint, transport text, sender text, message_date timestamptz, endpoint_id bigint, fingerprint text,
-    content_digest text, template_version text} WHERE notify_delivery.id = o.id"""
+    content_digest text, template_version text, wire_key text} WHERE notify_delivery.id = o.id"""
 
 
 def _open(tx: Tx, group: _Group) -> None:
@@ -235,7 +237,7 @@ def _open(tx: Tx, group: _Group) -> None:
         t=[(r.delivery.id, r.delivery.state, number) for r, number in ready],
         o=[
             (r.delivery.id, r.transport, r.sender, r.message_date, r.endpoint_id, r.fingerprint, r.content_digest,
-             r.template_version)
+             r.template_version, r.wire_key)
             for r, _ in ready
         ],
     )  # fmt: skip

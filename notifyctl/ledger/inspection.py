@@ -22,10 +22,10 @@ Row = dict[str, Any]
 
 DELIVERY = (
     "id", "event_id", "recipient_id", "channel", "lane", "region", "topic", "template", "template_version", "locale",
-    "variables", "attachments", "destination", "due_at", "expires_at", "content_digest", "idempotency_key", "state",
-    "reason", "attempts_used", "first_tried_at", "doubt_since", "endpoint_id", "fingerprint", "transport", "sender",
-    "message_date", "fencing_token", "remote_id", "accepted_at", "receipts_from", "settled_at", "created_at",
-    "updated_at", "sensitive", "batch", "origin_id",
+    "variables", "attachments", "destination", "due_at", "expires_at", "content_digest", "idempotency_key", "wire_key",
+    "state", "reason", "attempts_used", "first_tried_at", "doubt_since", "endpoint_id", "fingerprint", "transport",
+    "sender", "message_date", "fencing_token", "remote_id", "accepted_at", "receipts_from", "settled_at",
+    "created_at", "updated_at", "sensitive", "batch", "origin_id",
 )  # fmt: skip
 WORK = ("step", "lane", "region", "due_at", "eligible_at", "owner", "fencing_token", "tries", "mandate")
 _ATTEMPT = (

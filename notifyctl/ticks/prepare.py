@@ -126,7 +126,7 @@ class Preparer:
             locale=composed.locale,
             replay_until=delivery.doubt_since + window if replayed and delivery.doubt_since else None,
             encoding=sms.encoding if sms else None, segments=sms.segments if sms else None,
-            bytes=len(request.body),
+            bytes=len(request.body), wire_key=key,
         )  # fmt: skip
         return Prepared(ready, request)
 

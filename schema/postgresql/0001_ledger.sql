@@ -74,6 +74,7 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
   sender           TEXT,
   message_date     TIMESTAMPTZ,
   fencing_token    BIGINT NOT NULL DEFAULT 0,  -- the work row's, saved when the delivery settles
+  wire_key         TEXT COLLATE "C",    -- what providers see of the key; NULL until the first begin
   remote_id        TEXT,
   accepted_at      TIMESTAMPTZ,
   receipts_from    TIMESTAMPTZ,   -- where the receipt deadline counts from; NULL: accepted_at
@@ -93,6 +94,7 @@ CREATE INDEX notify_delivery_state ON notify_delivery (state, id);
 CREATE INDEX notify_delivery_event ON notify_delivery (event_id);
 CREATE INDEX notify_delivery_recipient ON notify_delivery (recipient_id, channel);
 CREATE INDEX notify_delivery_remote ON notify_delivery (remote_id) WHERE remote_id IS NOT NULL;
+CREATE INDEX notify_delivery_wire ON notify_delivery (wire_key) WHERE wire_key IS NOT NULL;
 CREATE INDEX notify_delivery_created ON notify_delivery (created_at);
 
 CREATE TABLE notify_key (               -- every idempotency key ever used; outlives its delivery
@@ -160,7 +162,10 @@ CREATE TABLE notify_receipt (           -- one thing a provider said of a messag
   code          TEXT NOT NULL DEFAULT ''
 );
 
-CREATE INDEX notify_receipt_delivery ON notify_receipt (delivery_id);
+-- What is said twice is kept once: a feed read again after a crash changes nothing.
+CREATE UNIQUE INDEX notify_receipt_once ON notify_receipt (
+  delivery_id, part, status, COALESCE(remote_id, ''),
+  COALESCE(provider_time, TIMESTAMPTZ '1970-01-01 00:00:00+00'), reason, code);
 
 CREATE TABLE notify_transition (        -- one change of state, with who made it
   id            BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -260,9 +265,12 @@ CREATE TABLE notify_run (               -- one tick that did something
 
 CREATE INDEX notify_run_started ON notify_run (started);
 
-CREATE TABLE notify_cursor (            -- how far a mailbox or event feed was read
+CREATE TABLE notify_cursor (            -- how far a mailbox or event feed was read, and who is reading it
   transport     TEXT NOT NULL PRIMARY KEY,
-  cursor        TEXT NOT NULL,
+  cursor        TEXT NOT NULL DEFAULT '',
+  eligible_at   TIMESTAMPTZ NOT NULL,   -- the next read, or the deadline of whoever reads it now
+  owner         TEXT,                   -- a run
+  fencing_token BIGINT NOT NULL DEFAULT 0,
   at            TIMESTAMPTZ NOT NULL DEFAULT now()
 );
 
