@@ -26,7 +26,7 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
-LEAVES = ("errors", "clock", "units", "configkeys", "configfile", "settings", "config", "telemetry")
+LEAVES = ("errors", "clock", "units", "configkeys", "configfile", "settings", "config", "telemetry", "failpoints")
 RULES = ("policy", "lifecycle", "lifecycle_table", "lifecycle_guards", "lifecycle_facts", "lifecycle_clocks",
          "pacing", "keys")  # fmt: skip
 BASE = ("model", *LEAVES)

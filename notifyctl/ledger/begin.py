@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from notifyctl.failpoints import reach
 from notifyctl.ledger import gate, pace
 from notifyctl.ledger.claim import CONSENT, SUPPRESSION
 from notifyctl.ledger.database import Tx
@@ -88,9 +89,13 @@ def begin(tx: Tx, *, run: str, ready: Sequence[Ready]) -> dict[int, Begun | Held
     if tx.rerun:
         _find_begun(tx, group)
     _lock(tx, group)
+    reach("begin.locked")
     _judge(tx, group)
+    reach("begin.judged")
     _pace(tx, group)
+    reach("begin.paced")
     _open(tx, group)
+    reach("begin.opened")
     return group.results
 
 

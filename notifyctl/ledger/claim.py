@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from notifyctl.failpoints import reach
 from notifyctl.ledger.database import Ledger, Tx
 from notifyctl.ledger.dialect import SQLITE, Dialect
 from notifyctl.model import Attachment, Channel, Delivery, Mandate, State, Step
@@ -77,20 +78,25 @@ def claim(
     """
 
     def work(tx: Tx) -> list[Any]:
+        reach("claim.begun")
         parameters: dict[str, Any] = {
             "step": step, "lane": lane, "region": region, "limit": limit,
             "after_at": after.at, "after_id": after.id,
         }  # fmt: skip
         until = tx.now + timedelta(seconds=lease)
         if tx.dialect is not SQLITE:
-            return tx.execute(_CLAIM_POSTGRES, run=run, until=until, **parameters)
+            rows = tx.execute(_CLAIM_POSTGRES, run=run, until=until, **parameters)
+            reach("claim.taken")
+            return rows
         picked = tx.execute(_PICK, **parameters)
         if not picked:
             return []
         tx.execute(_TAKE_SQLITE, o=[(row[0],) for row in picked], run=run, until=until)
+        reach("claim.taken")
         return tx.execute(_LOAD_SQLITE, o=picked)
 
     taken = [_delivery(row, ledger.dialect) for row in ledger.transact(work)]
+    reach("claim.committed")
     if not taken:
         return taken, after
     last = taken[-1]
@@ -153,9 +159,13 @@ def renew(ledger: Ledger, *, run: str, owned: Mapping[int, int], lease: float) -
 
     def work(tx: Tx) -> set[int]:
         until = tx.now + timedelta(seconds=lease)
-        return {row[0] for row in tx.execute(_RENEW, o=sorted(owned.items()), run=run, until=until)}
+        kept = {row[0] for row in tx.execute(_RENEW, o=sorted(owned.items()), run=run, until=until)}
+        reach("renew.done")
+        return kept
 
-    return ledger.transact(work) if owned else set()
+    kept = ledger.transact(work) if owned else set()
+    reach("renew.committed")
+    return kept
 
 
 _RELEASE = """UPDATE notify_work SET owner = NULL, eligible_at = r.eligible_at
@@ -171,7 +181,11 @@ def release(tx: Tx, *, run: str, rows: Sequence[tuple[int, int, datetime]]) -> s
 
     One that somebody else has locked is left to its lease: what this transaction records must not wait for it.
     """
-    return {row[0] for row in tx.execute(_RELEASE, o=sorted(rows), run=run)} if rows else set()
+    if not rows:
+        return set()
+    released = {row[0] for row in tx.execute(_RELEASE, o=sorted(rows), run=run)}
+    reach("release.done")
+    return released
 
 
 def release_run(ledger: Ledger, *, run: str, step: Step, pairs: Sequence[tuple[str, str]]) -> int:

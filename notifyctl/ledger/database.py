@@ -8,11 +8,12 @@ transaction mode works.
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -108,6 +109,10 @@ class Ledger:
     def connection(self) -> Any:
         """The driver's own connection (autocommit), for the migration runner."""
         return self._connection
+
+    def watch(self, watched: Callable[[Any], Any]) -> None:
+        """Put something between this object and its connection (see failpoints)."""
+        self._connection = watched(self._connection)
 
     def close(self) -> None:
         """Close the connection."""
@@ -251,6 +256,8 @@ class Ledger:
         path = self._path
         if not create and not path.exists():
             raise ConfigError(f"there is no ledger at {path}", hint="make one: notifyctl migrate", code="no_ledger")
+        if create:
+            _create(path)
         with self._errors():
             connection = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
@@ -306,6 +313,14 @@ class Ledger:
             if converted is None:
                 raise
             raise converted from error
+
+
+def _create(path: Path) -> None:
+    """Make a missing file for its owner alone: a ledger holds addresses, and SQLite's own would follow the umask. Its
+    log and shared memory take over this file's mode."""
+    with suppress(OSError):  # there already, or not to be made: SQLite says so
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
 
 def _text(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogateescape")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from notifyctl.failpoints import reach
 from notifyctl.ledger.database import Tx, ids
 from notifyctl.lifecycle import Facts, Transition
 from notifyctl.model import Mandate, Outcome, OutcomeKind, State, Step
@@ -87,6 +88,7 @@ def record(tx: Tx, *, run: str, results: Sequence[Result], late: Late) -> Record
         return done
     results = sorted(results, key=lambda r: (r.id, r.number))
     owned = {row[0] for row in tx.execute(_OWNED, o=[(r.id, r.token) for r in results], run=run)}
+    reach("record.owned")
     if len(owned) == len(results):  # an owned row's attempt has no outcome yet: that is what owning it means
         done.moves = [_move(r, r.was, r.transition, r.token) for r in results]
         _apply(tx, done.moves, run, False, [_ATTEMPT], attempts=[_attempt(r) for r in results])
@@ -240,6 +242,7 @@ def _apply(
     suppress = [(m.id, m.to.suppress, m.fingerprint, m.remote_id) for m in every if m.to.suppress]
     if suppress:  # last, by itself: its trigger settles other deliveries of the same pair
         tx.execute(_SUPPRESS, o=suppress, actor=actor)
+    reach("record.written")
 
 
 # A late acceptance may bring a settled delivery back to its receipt check, so its work row is made anew.
@@ -308,4 +311,5 @@ def lapse(
     ]
     tx.execute(_LOST, o=lapsed)
     apply(tx, moves, actor=actor)
+    reach("lapse.done")
     return [(known[move.id][0].lane, move.to.needs_person) for move in moves]

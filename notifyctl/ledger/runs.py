@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from notifyctl import __version__, clock
+from notifyctl.failpoints import watched
 from notifyctl.keys import Keys
 from notifyctl.ledger import schema
 from notifyctl.ledger.database import Ledger, Tx
@@ -22,6 +23,7 @@ def new_id() -> str:
 def open_ledger(url: str, instance: str, *, patience: float = 10.0, connection: Any = None) -> Ledger:
     """Connect, and check that version and instance fit. Raises ConfigError or LedgerUnavailable."""
     ledger = Ledger(url, patience=patience, connection=connection)
+    ledger.watch(watched)
     try:
         schema.check(ledger.connection, ledger.dialect.name, instance)
     except BaseException:

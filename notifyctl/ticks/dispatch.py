@@ -16,6 +16,7 @@ from typing import Any
 
 from notifyctl import clock
 from notifyctl.errors import ConfigError, LedgerUnavailable
+from notifyctl.failpoints import reach
 from notifyctl.ledger import backlog, templates
 from notifyctl.ledger import claim as claiming
 from notifyctl.ledger import gate as gates
@@ -131,6 +132,7 @@ class Dispatch:
             for name, held in self.run.ledger.transact(lapse):
                 self.lanes[name].counts["leases_recovered"] += 1
                 self.lanes[name].counts["held"] += held
+            reach("lapse.committed")
             self.run.recorded = True
 
     # -- claim and compose --------------------------------------------------------------------------------------
@@ -253,6 +255,7 @@ class Dispatch:
             for prepared in ready.values():
                 self.lanes[prepared.ready.delivery.lane].ready.append(prepared)
             raise
+        reach("turn.committed")
         self.run.failure = None
         self.run.recorded = True
         for lane in self.lanes.values():
@@ -368,6 +371,7 @@ class Dispatch:
 
     def _take(self, item: Any) -> None:
         if isinstance(item, Submitted):
+            reach("exchange.taken")
             lane = self.lanes[item.lane]
             lane.senders.busy -= 1
             delivery = item.flight.prepared.ready.delivery.id
@@ -402,6 +406,7 @@ class Dispatch:
 
     def _finished(self) -> bool:
         if self.run.signalled:
+            reach("drain.begun")
             self.signalled_at = self.signalled_at or clock.monotonic()
             if clock.monotonic() >= self.signalled_at + self._drain_time() and any(
                 lane.flying for lane in self.lanes.values()
@@ -418,6 +423,7 @@ class Dispatch:
 
     def _release_rest(self) -> None:
         """Give back at once what was claimed and not begun: unattempted, nothing charged."""
+        reach("release.begun")
         for lane in self.lanes.values():
             rest = lane.take_unbegun()
             if rest:  # that nothing more was there to claim is not what ended it

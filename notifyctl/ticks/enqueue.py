@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from notifyctl.errors import EXIT_DATA, EXIT_OK, EXIT_TEMPORARY, InputError, worst
+from notifyctl.failpoints import reach
 from notifyctl.ledger import enqueue as entering
 from notifyctl.ledger import templates
 from notifyctl.ledger.database import Tx
@@ -101,7 +102,9 @@ class Enqueue:
 
         def work(tx: Tx) -> list[Verdict]:
             self.run.open_record(tx)
-            return entering.enqueue(tx, entries, run=self.run.id)
+            verdicts = entering.enqueue(tx, entries, run=self.run.id)
+            reach("enqueue.page")
+            return verdicts
 
         if self.dry_run:
             verdicts = self.run.ledger.read(
@@ -109,6 +112,7 @@ class Enqueue:
             )
         else:
             verdicts = self.run.ledger.transact(work)
+            reach("enqueue.committed")
             self.run.recorded = True
         for (number, _), verdict in zip(checked, verdicts, strict=True):
             if verdict.kind == "rejected":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from notifyctl import clock
+from notifyctl.failpoints import reach
 from notifyctl.model import Outcome, OutcomeKind
 from notifyctl.ticks.lane import InFlight, Submitted
 from notifyctl.transports.base import Transport
@@ -27,10 +28,12 @@ class Exchange:
     def __call__(self) -> Submitted:
         clock.sleep_until(self.slot)
         began = clock.monotonic()
+        reach("exchange.begun")
         broken = False
         try:
             outcome = self.transport.submit([self.flight.prepared.request], self.deadline, self.validity)[0]
         except Exception as error:  # a bug; what it had written nobody knows
             outcome = Outcome(OutcomeKind.AMBIGUOUS, f"transport_failed:{type(error).__name__}")
             broken = True
+        reach("exchange.done")
         return Submitted(self.lane, self.flight, outcome, clock.monotonic() - began, broken)

@@ -14,6 +14,7 @@ from notifyctl.compose.mime import Part
 from notifyctl.compose.templates import Renderer
 from notifyctl.config import Config
 from notifyctl.errors import InputError
+from notifyctl.failpoints import reach
 from notifyctl.keys import Keys
 from notifyctl.ledger.begin import Ready
 from notifyctl.lifecycle import MARGIN, Trigger
@@ -58,6 +59,7 @@ class Preparer:
         self, delivery: Delivery, templates: Mapping[tuple[str, str | None], Template | None], now: datetime
     ) -> Prepared | Refusal:
         """Compose one delivery. Never raises: whatever goes wrong is a refusal of this delivery alone."""
+        reach("compose.begun")
         try:
             return self._prepare(delivery, templates.get((delivery.template, delivery.template_version)), now)
         except InputError as error:
@@ -128,6 +130,7 @@ class Preparer:
             encoding=sms.encoding if sms else None, segments=sms.segments if sms else None,
             bytes=len(request.body), wire_key=key,
         )  # fmt: skip
+        reach("compose.done")
         return Prepared(ready, request)
 
     def _files(self, delivery: Delivery) -> list[Part]:

@@ -15,6 +15,7 @@ from typing import Any
 from notifyctl import clock
 from notifyctl.config import Config
 from notifyctl.errors import LedgerUnavailable
+from notifyctl.failpoints import reach
 from notifyctl.keys import Keys
 from notifyctl.ledger import runs
 from notifyctl.ledger.database import Ledger, Tx
@@ -68,8 +69,10 @@ class Run:
 
     def close_record(self, exit_code: int, counts: Mapping[str, Any]) -> None:
         """Complete the run's row, if it has one."""
+        reach("run.ended")
         if self.recorded:
             self.ledger.transact(lambda tx: runs.finish(tx, self.id, exit_code, counts))
+        reach("run.closed")
 
     @contextmanager
     def draining(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from notifyctl.failpoints import reach
 from notifyctl.ledger import begin as beginning
 from notifyctl.ledger import claim as claiming
 from notifyctl.ledger import gate as gates
@@ -52,23 +53,29 @@ class Done:
 
 def turn(tx: Tx, run: Run, judge: Judge, group: Group) -> Done:
     """Record, refuse, release, begin: in this order, in one transaction."""
+    reach("turn.begun")
     run.open_record(tx)
     done = Done()
     done.recorded = recording.record(
         tx, run=run.id, results=[_result(s, judge, tx.now) for s in group.finished],
         late=lambda row, outcome: judge.late(row, outcome, tx.now),
     ).moves  # fmt: skip
+    reach("turn.recorded")
     _gates(tx, run, judge, group.finished)
+    reach("turn.gated")
     done.released = claiming.release(
         tx, run=run.id, rows=[(d.id, d.token, at) for d, at in group.returning],
     )  # fmt: skip
+    reach("turn.released")
     done.begun = beginning.begin(tx, run=run.id, ready=group.ready) if group.ready else {}
+    reach("turn.begins")
     refusals = list(group.refusals) + [
         Refusal(ready.delivery, Trigger.EXPIRY if held.state == State.EXPIRED else Trigger.POLICY, held.reason)
         for ready in group.ready
         if isinstance(held := done.begun[ready.delivery.id], Held) and held.why == "policy"
     ]
     done.refused = _refuse(tx, run, judge, refusals)
+    reach("turn.done")
     return done
 
 

@@ -6,6 +6,7 @@ pipeline.
 
 from __future__ import annotations
 
+from notifyctl.failpoints import reach
 from notifyctl.model import Outcome, OutcomeKind, Request
 from notifyctl.transports.base import Phase, Trouble
 from notifyctl.transports.smtp_codes import DATA, DOT, MAIL, RCPT, classify, codes
@@ -13,6 +14,7 @@ from notifyctl.transports.smtp_session import EarlyReply, Session
 
 END = b".\r\n"  # the body always ends with CRLF, so this completes CRLF.CRLF (RFC 5321 4.1.1.4)
 _RSET = "reset"
+_POINTS = {_RSET: "smtp.rset", MAIL: "smtp.mail", RCPT: "smtp.rcpt", DATA: "smtp.data"}  # their replies were read
 
 
 class Stale(Exception):
@@ -26,6 +28,7 @@ def transact(session: Session, request: Request, *, kept: bool) -> Outcome:
     if unfit is not None:
         return unfit
     session.messages += 1
+    reach("smtp.opened")
     refused = _envelope(session, _commands(session, request), kept=kept)
     if refused is not None:
         return refused
@@ -36,7 +39,9 @@ def transact(session: Session, request: Request, *, kept: bool) -> Outcome:
         session.write(request.body, last=len(request.body) - len(END))
     except EarlyReply:
         early = session.broken = True
+    reach("smtp.written")
     code, text = session.getreply()
+    reach("smtp.replied")
     session.broken |= code == 421
     if 200 <= code < 300 and not early:
         return Outcome(OutcomeKind.ACCEPTED, remote_ids=(message_id,), code=codes(code, text))
@@ -86,6 +91,7 @@ def _envelope(session: Session, commands: list[tuple[str, bytes]], *, kept: bool
             if not pipelined:
                 _write(session, command)
             code, text = session.getreply()
+            reach(_POINTS[step])
             if code == 421 and kept and not answered:
                 raise Stale  # as good as gone
             answered = step != _RSET
