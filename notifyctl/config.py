@@ -121,6 +121,9 @@ def _rates(raw: tuple[tuple[int, int, str], ...]) -> tuple[Rate, ...]:
     return tuple(Rate(*one) for one in raw)
 
 
+_NAMES = frozenset({"username"})  # worth hiding at some providers, hence a secret's forms, but no secret by nature
+
+
 def _warnings(path: str, document: Mapping[str, Any]) -> list[str]:
     """Secrets that stand in the file although others on this host may read it."""
     if os.name != "posix" or not os.stat(path).st_mode & 0o004:
@@ -130,4 +133,5 @@ def _warnings(path: str, document: Mapping[str, Any]) -> list[str]:
         f"chmod o-r it, or use {secret}_env, {secret}_file or {secret}_command"
         for name, raw in document["transports"].items()
         for secret in raw["plain_secrets"]
+        if secret not in _NAMES
     ]

@@ -316,6 +316,13 @@ def test_a_secret_in_a_file_that_others_can_read_is_warned_about_and_never_quote
     assert load(path, environ={}, kinds=KINDS).warnings == ()
 
 
+def test_a_name_is_no_secret_to_warn_about(tmp_path: Path) -> None:
+    path = tmp_path / "notifyctl.toml"
+    path.write_text(RELAY + 'username = "shop"\npassword_file = "password"\n')
+    path.chmod(0o644)
+    assert load(path, environ={}, kinds=KINDS).warnings == ()
+
+
 def test_every_key_of_a_lane_reaches_the_model(tmp_path: Path) -> None:
     """A key that is checked and then dropped would be a setting without effect."""
     changed = {

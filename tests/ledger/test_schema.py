@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sqlite3
@@ -16,6 +17,7 @@ import pytest
 
 from notifyctl.errors import ConfigError, LedgerUnavailable
 from notifyctl.ledger import schema
+from notifyctl.ledger.database import Ledger
 from tests.ledger.databases import Database
 from tests.postgres import Cluster
 
@@ -105,6 +107,26 @@ def test_a_new_ledger_has_its_instance_a_secret_and_a_clock(database: Database) 
     schema.check(database.connection, database.dialect, "test")
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+def test_a_ledgers_file_is_for_its_owner_alone_and_one_that_is_there_keeps_its_mode(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "ledger.db"
+    before = os.umask(umask)
+    try:
+        ledger = Ledger(f"sqlite:///{path}", create=True)
+        ledger.transact(lambda tx: tx.execute("CREATE TABLE t (x)"))
+        assert {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == dict.fromkeys(
+            ("ledger.db", "ledger.db-wal", "ledger.db-shm"), 0o600
+        )
+        ledger.close()
+        path.chmod(0o660)  # a group that shares the ledger
+        ledger = Ledger(f"sqlite:///{path}", create=True)
+        ledger.transact(lambda tx: tx.execute("INSERT INTO t VALUES (1)"))
+        assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o660}
+        ledger.close()
+    finally:
+        os.umask(before)
+
+
 def test_migrating_again_changes_nothing(database: Database) -> None:
     migrate(database)
     before = database.execute("SELECT key, value FROM notify_meta ORDER BY key")
@@ -117,6 +139,7 @@ def test_migrating_again_changes_nothing(database: Database) -> None:
 KILLED = """
 import os, signal, sys
 from notifyctl.ledger import schema
+from notifyctl.ledger.database import Ledger
 from tests.ledger.databases import Database
 class Dying:
     def __init__(self, real, last): self.real, self.last, self.seen = real, last, 0
@@ -145,6 +168,7 @@ def test_a_migration_killed_in_the_middle_has_not_happened_and_is_run_again(ledg
 TOGETHER = """
 import sys
 from notifyctl.ledger import schema
+from notifyctl.ledger.database import Ledger
 from tests.ledger.databases import Database
 database = Database(sys.argv[1])
 print("ready", flush=True)
