@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PER = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_FIRST_YEAR = 1970  # what the ledger's columns hold
 _LONGEST = 36525 * 86400.0  # a century: beyond it, sums with dates overflow
 _DURATION_HINT = 'write a number and a unit (ms, s, m, h, d, w), such as "15s", "16m", "72h" or "1h30m"'
 
@@ -74,9 +75,12 @@ def instant(text: str) -> datetime:
     if local.tzinfo is None and not zone:
         raise _time_error(f"{text!r} has neither an offset nor a zone")
     try:
-        return (_in_zone(local, zone, text) if zone else local).astimezone(UTC)
+        moment = (_in_zone(local, zone, text) if zone else local).astimezone(UTC)
     except OverflowError:
-        raise _time_error(f"{text!r} lies outside the calendar") from None
+        moment = None
+    if moment is None or moment.year < _FIRST_YEAR:
+        raise _time_error(f"{text!r} lies outside the years {_FIRST_YEAR} to 9999")
+    return moment
 
 
 def iso(moment: datetime) -> str:

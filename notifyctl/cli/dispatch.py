@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from notifyctl.cli.options import DryRun, Lanes, Region, Session, command, family
 from notifyctl.errors import EXIT_OK, UsageError
+
+if TYPE_CHECKING:
+    from notifyctl.ledger.database import Ledger
+    from notifyctl.model import Lane
 
 app = family()
 
@@ -54,21 +60,32 @@ def dispatch(
         if session.out.json:
             session.out.document(tick.document())
         else:
-            _say(session, tick.document(), tick.report.reasons, code)
+            _say(session, tick.document(), tick.report.reasons, code, partial(_next, ledger, chosen, home))
         return code
     finally:
         ledger.close()
 
 
-def _say(session: Session, document: dict[str, Any], reasons: dict[str, int], code: int) -> None:
+def _say(
+    session: Session, document: dict[str, Any], reasons: dict[str, int], code: int, later: Callable[[], str]
+) -> None:
     """A line for a terminal; under cron only where a person is needed."""
     counts = [f"{document[name]} {name.replace('_', ' ')}" for name in _SHOWN if document[name]]
     line = f"dispatch: {', '.join(counts) or 'nothing due'} in {document['seconds']:.1f} s"
     if code == EXIT_OK:
-        session.out.summary(line)
+        session.out.summary(line if counts or not session.out.talks else f"{line}{later()}")
         return
     why = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items(), key=lambda r: -r[1])[:5])
     session.out.complain(f"{line}{f'; {why}' if why else ''}; see: notifyctl inspect")
+
+
+def _next(ledger: Ledger, lanes: Sequence[Lane], region: str) -> str:
+    """When something is due next, for a run that found nothing."""
+    from notifyctl.ledger import backlog
+    from notifyctl.units import iso
+
+    at = ledger.read(lambda tx: backlog.next_due(tx, [(one.name, region) for one in lanes]))
+    return f"; next due {iso(at)}" if at else "; nothing waits"
 
 
 _SHOWN = (

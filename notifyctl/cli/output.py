@@ -72,9 +72,14 @@ class Output:
         """One line of a result for people."""
         self._write(line + "\n")
 
+    @property
+    def talks(self) -> bool:
+        """Whether a run that needs nobody says what it did."""
+        return (self.is_tty or self.verbose) and not self.json and not self.quiet
+
     def summary(self, line: str) -> None:
         """What a run did: said on a terminal or with --verbose, never under cron, --json or --quiet."""
-        if (self.is_tty or self.verbose) and not self.json and not self.quiet:
+        if self.talks:
             self.text(line)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

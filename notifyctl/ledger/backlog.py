@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from notifyctl.ledger.database import Tx
 
@@ -13,6 +14,9 @@ Pairs = Sequence[tuple[str, str]]  # (lane, region)
 _OLDEST = """SELECT w.lane, min(w.due_at) FROM {p: lane text, region text} JOIN notify_work w
   ON w.step = 'send' AND w.lane = p.lane AND w.region = p.region
   WHERE w.due_at <= :now GROUP BY w.lane"""
+
+_NEXT = """SELECT min(w.eligible_at) FROM {p: lane text, region text} JOIN notify_work w
+  ON w.step = 'send' AND w.lane = p.lane AND w.region = p.region"""
 
 _WAITING = """SELECT w.lane, CASE WHEN w.eligible_at <= :now THEN 'due' WHEN w.owner IS NOT NULL THEN 'leased'
     WHEN w.due_at > :now THEN 'scheduled' WHEN d.state = 'temporary_failure' THEN 'retry' ELSE 'deferred' END,
@@ -37,6 +41,11 @@ def oldest_ages(tx: Tx, pairs: Pairs) -> dict[str, float]:
         assert due is not None
         ages[lane] = round((tx.now - due).total_seconds(), 3)
     return ages
+
+
+def next_due(tx: Tx, pairs: Pairs) -> datetime | None:
+    """When the first send of these lanes is due, retried, or free of its lease; None: nothing waits."""
+    return tx.dialect.instant(tx.execute(_NEXT, p=list(pairs))[0][0])
 
 
 def waiting(tx: Tx, pairs: Pairs) -> dict[str, Waiting]:

@@ -55,8 +55,8 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
   attachments      JSONB NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(attachments) = 'array'),
   destination      TEXT,                -- NULL: the recipient's current endpoint
   due_at           TIMESTAMPTZ NOT NULL DEFAULT now()
-                     CHECK (due_at >= '1970-01-01Z' AND due_at < '9999-01-01Z'),
-  expires_at       TIMESTAMPTZ CHECK (expires_at >= '1970-01-01Z' AND expires_at < '9999-01-01Z'),
+                     CHECK (due_at >= '1970-01-01Z' AND due_at < '10000-01-01Z'),
+  expires_at       TIMESTAMPTZ CHECK (expires_at >= '1970-01-01Z' AND expires_at < '10000-01-01Z'),
   content_digest   TEXT,                -- keyed; NULL until the first claim
   idempotency_key  TEXT COLLATE "C" GENERATED ALWAYS AS
                      (length(event_id)::text || ':' || event_id || ':' || recipient_id || ':' || channel) STORED,

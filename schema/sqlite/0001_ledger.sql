@@ -307,12 +307,12 @@ BEGIN
   SELECT RAISE(ABORT, 'notify_delivery.due_at is not a time like 2027-03-28T09:00:00Z')
   WHERE NOT (date(substr(NEW.due_at, 1, 10), '+0 days') IS substr(NEW.due_at, 1, 10)
     AND substr(NEW.due_at, 11, 1) IN ('T', ' ') AND length(NEW.due_at) >= 16
-    AND COALESCE(datetime(NEW.due_at) BETWEEN '1970' AND '9999', 0));
+    AND COALESCE(datetime(NEW.due_at) BETWEEN '1970' AND '9999-12-31 24', 0));
   SELECT RAISE(ABORT, 'notify_delivery.expires_at is not a time like 2027-03-28T09:00:00Z')
   WHERE NEW.expires_at IS NOT NULL
     AND NOT (date(substr(NEW.expires_at, 1, 10), '+0 days') IS substr(NEW.expires_at, 1, 10)
     AND substr(NEW.expires_at, 11, 1) IN ('T', ' ') AND length(NEW.expires_at) >= 16
-    AND COALESCE(datetime(NEW.expires_at) BETWEEN '1970' AND '9999', 0));
+    AND COALESCE(datetime(NEW.expires_at) BETWEEN '1970' AND '9999-12-31 24', 0));
 
   -- what was left out, or is a time not in the form that sorts: any update of a time fires notify_delivery_times
   UPDATE notify_delivery SET
@@ -413,7 +413,7 @@ END;
 
 CREATE TRIGGER notify_endpoint_update_at BEFORE UPDATE OF at ON notify_endpoint
 WHEN (datetime(substr(OLD.at, 1, 19), '+0 days') IS substr(OLD.at, 1, 19)
-    AND substr(OLD.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND OLD.at BETWEEN '1970' AND '9999')
+    AND substr(OLD.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND OLD.at BETWEEN '1970' AND '9999-12-31 24')
   OR NEW.at IS NOT (strftime('%Y-%m-%d %H:%M:%f', OLD.at) || '000')
 BEGIN
   SELECT RAISE(ABORT, 'notify_endpoint is append-only: insert a new row');
@@ -421,12 +421,12 @@ END;
 
 CREATE TRIGGER notify_endpoint_at AFTER INSERT ON notify_endpoint
 WHEN NOT (datetime(substr(NEW.at, 1, 19), '+0 days') IS substr(NEW.at, 1, 19)
-    AND substr(NEW.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND NEW.at BETWEEN '1970' AND '9999')
+    AND substr(NEW.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND NEW.at BETWEEN '1970' AND '9999-12-31 24')
 BEGIN
   SELECT RAISE(ABORT, 'notify_endpoint.at is not a time like 2027-03-28T09:00:00Z')
   WHERE NOT (date(substr(NEW.at, 1, 10), '+0 days') IS substr(NEW.at, 1, 10)
     AND substr(NEW.at, 11, 1) IN ('T', ' ') AND length(NEW.at) >= 16
-    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999', 0));
+    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999-12-31 24', 0));
   UPDATE notify_endpoint SET
     at = strftime('%Y-%m-%d %H:%M:%f', NEW.at) || '000'
   WHERE id = NEW.id;
@@ -452,7 +452,7 @@ END;
 
 CREATE TRIGGER notify_suppression_update_at BEFORE UPDATE OF at ON notify_suppression
 WHEN (datetime(substr(OLD.at, 1, 19), '+0 days') IS substr(OLD.at, 1, 19)
-    AND substr(OLD.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND OLD.at BETWEEN '1970' AND '9999')
+    AND substr(OLD.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND OLD.at BETWEEN '1970' AND '9999-12-31 24')
   OR NEW.at IS NOT (strftime('%Y-%m-%d %H:%M:%f', OLD.at) || '000')
 BEGIN
   SELECT RAISE(ABORT, 'notify_suppression is append-only: insert a new row');
@@ -460,12 +460,12 @@ END;
 
 CREATE TRIGGER notify_suppression_at AFTER INSERT ON notify_suppression
 WHEN NOT (datetime(substr(NEW.at, 1, 19), '+0 days') IS substr(NEW.at, 1, 19)
-    AND substr(NEW.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND NEW.at BETWEEN '1970' AND '9999')
+    AND substr(NEW.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND NEW.at BETWEEN '1970' AND '9999-12-31 24')
 BEGIN
   SELECT RAISE(ABORT, 'notify_suppression.at is not a time like 2027-03-28T09:00:00Z')
   WHERE NOT (date(substr(NEW.at, 1, 10), '+0 days') IS substr(NEW.at, 1, 10)
     AND substr(NEW.at, 11, 1) IN ('T', ' ') AND length(NEW.at) >= 16
-    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999', 0));
+    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999-12-31 24', 0));
   UPDATE notify_suppression SET
     at = strftime('%Y-%m-%d %H:%M:%f', NEW.at) || '000'
   WHERE id = NEW.id;
@@ -521,7 +521,7 @@ END;
 
 CREATE TRIGGER notify_consent_update_at BEFORE UPDATE OF at ON notify_consent
 WHEN (datetime(substr(OLD.at, 1, 19), '+0 days') IS substr(OLD.at, 1, 19)
-    AND substr(OLD.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND OLD.at BETWEEN '1970' AND '9999')
+    AND substr(OLD.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND OLD.at BETWEEN '1970' AND '9999-12-31 24')
   OR NEW.at IS NOT (strftime('%Y-%m-%d %H:%M:%f', OLD.at) || '000')
 BEGIN
   SELECT RAISE(ABORT, 'notify_consent is append-only: insert a new row');
@@ -529,12 +529,12 @@ END;
 
 CREATE TRIGGER notify_consent_at AFTER INSERT ON notify_consent
 WHEN NOT (datetime(substr(NEW.at, 1, 19), '+0 days') IS substr(NEW.at, 1, 19)
-    AND substr(NEW.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND NEW.at BETWEEN '1970' AND '9999')
+    AND substr(NEW.at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]' AND NEW.at BETWEEN '1970' AND '9999-12-31 24')
 BEGIN
   SELECT RAISE(ABORT, 'notify_consent.at is not a time like 2027-03-28T09:00:00Z')
   WHERE NOT (date(substr(NEW.at, 1, 10), '+0 days') IS substr(NEW.at, 1, 10)
     AND substr(NEW.at, 11, 1) IN ('T', ' ') AND length(NEW.at) >= 16
-    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999', 0));
+    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999-12-31 24', 0));
   UPDATE notify_consent SET
     at = strftime('%Y-%m-%d %H:%M:%f', NEW.at) || '000'
   WHERE id = NEW.id;
@@ -593,7 +593,7 @@ BEGIN
     UNION ALL SELECT 'created_at', NEW.created_at UNION ALL SELECT 'updated_at', NEW.updated_at)
   WHERE x IS NOT NULL AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
     AND substr(x, 11, 1) IN ('T', ' ') AND length(x) >= 16
-    AND COALESCE(datetime(x) BETWEEN '1970' AND '9999', 0));
+    AND COALESCE(datetime(x) BETWEEN '1970' AND '9999-12-31 24', 0));
   UPDATE notify_delivery SET
     due_at = CASE WHEN NEW.due_at GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.due_at
       ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.due_at) || '000' END,
@@ -625,7 +625,7 @@ BEGIN
   FROM (SELECT 'due_at' AS name, NEW.due_at AS x UNION ALL SELECT 'eligible_at', NEW.eligible_at)
   WHERE x IS NOT NULL AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
     AND substr(x, 11, 1) IN ('T', ' ') AND length(x) >= 16
-    AND COALESCE(datetime(x) BETWEEN '1970' AND '9999', 0));
+    AND COALESCE(datetime(x) BETWEEN '1970' AND '9999-12-31 24', 0));
   UPDATE notify_work SET
     due_at = CASE WHEN NEW.due_at GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.due_at
       ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.due_at) || '000' END,
@@ -645,7 +645,7 @@ BEGIN
   FROM (SELECT 'started' AS name, NEW.started AS x UNION ALL SELECT 'finished', NEW.finished)
   WHERE x IS NOT NULL AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
     AND substr(x, 11, 1) IN ('T', ' ') AND length(x) >= 16
-    AND COALESCE(datetime(x) BETWEEN '1970' AND '9999', 0));
+    AND COALESCE(datetime(x) BETWEEN '1970' AND '9999-12-31 24', 0));
   UPDATE notify_attempt SET
     started = CASE WHEN NEW.started GLOB '????-??-?? ??:??:??.?????[0-9]' THEN NEW.started
       ELSE strftime('%Y-%m-%d %H:%M:%f', NEW.started) || '000' END,
@@ -660,7 +660,7 @@ BEGIN
   SELECT RAISE(ABORT, 'notify_transition.at is not a time like 2027-03-28T09:00:00Z')
   WHERE NOT (date(substr(NEW.at, 1, 10), '+0 days') IS substr(NEW.at, 1, 10)
     AND substr(NEW.at, 11, 1) IN ('T', ' ') AND length(NEW.at) >= 16
-    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999', 0));
+    AND COALESCE(datetime(NEW.at) BETWEEN '1970' AND '9999-12-31 24', 0));
   UPDATE notify_transition SET
     at = strftime('%Y-%m-%d %H:%M:%f', NEW.at) || '000'
   WHERE id = NEW.id;
@@ -672,7 +672,7 @@ BEGIN
   SELECT RAISE(ABORT, 'notify_gate.until is not a time like 2027-03-28T09:00:00Z')
   WHERE NOT (date(substr(NEW.until, 1, 10), '+0 days') IS substr(NEW.until, 1, 10)
     AND substr(NEW.until, 11, 1) IN ('T', ' ') AND length(NEW.until) >= 16
-    AND COALESCE(datetime(NEW.until) BETWEEN '1970' AND '9999', 0));
+    AND COALESCE(datetime(NEW.until) BETWEEN '1970' AND '9999-12-31 24', 0));
   UPDATE notify_gate SET
     until = strftime('%Y-%m-%d %H:%M:%f', NEW.until) || '000'
   WHERE scope = NEW.scope AND name = NEW.name AND kind = NEW.kind;
