@@ -26,6 +26,7 @@ from typing import Any
 from notifyctl.compose.templates import read_folder
 from notifyctl.ledger import templates
 from notifyctl.ledger.database import Ledger
+from tests import auditor
 from tests.cli.rig import command, environment
 from tests.ledger.databases import Database
 from tests.smtp_server import Received, SmtpServer
@@ -33,7 +34,6 @@ from tests.smtp_server import Received, SmtpServer
 DOMAIN = "rcpt.example"
 SENDER = "Shop <no-reply@shop.example>"
 LONG_AGO = "2001-01-01 00:00:00.000000"
-LIVE = ("queued", "sending", "temporary_failure", "ambiguous", "pending")
 PATIENT = 60.0  # seconds: far more than anything here takes; only a hang is found by it
 
 
@@ -258,30 +258,11 @@ class Site:
     # -- judging ------------------------------------------------------------------------------------------------
 
     def audit(self, server: SmtpServer | Sequence[Mapping[str, Any] | Received]) -> None:
-        """What must hold whenever no process runs: nobody got two copies, what the ledger calls accepted the server
-        has, live deliveries have exactly one work row and settled ones none, and no attempt was ever forgotten."""
+        """What must hold whenever no process runs: nobody got two copies that no mandate allowed, what the ledger calls
+        accepted the server has, live deliveries have exactly one work row and settled ones none, and no attempt was
+        ever forgotten."""
         messages = server.messages if isinstance(server, SmtpServer) else server
-        copies = Counter(_of(message, "message_id") for message in messages)
-        assert {key: count for key, count in copies.items() if count > 1} == {}, "a second copy was sent"
-        accepted = {remote for (remote,) in self.sql("SELECT remote_id FROM notify_attempt WHERE outcome = 'accepted'")}
-        assert accepted <= set(copies), "the ledger calls accepted what the server never got"
-        broken = self.sql(
-            f"""SELECT d.id, d.state, (SELECT count(*) FROM notify_work w WHERE w.delivery_id = d.id) AS works
-            FROM notify_delivery d WHERE (CASE WHEN d.state IN {LIVE} THEN 1 ELSE 0 END)
-              <> (SELECT count(*) FROM notify_work w WHERE w.delivery_id = d.id)"""
-        )
-        assert broken == [], "a live delivery has exactly one work row, a settled one none"
-        lost = self.sql(
-            """SELECT d.id, d.state FROM notify_delivery d WHERE d.state <> 'accepted' AND EXISTS
-            (SELECT 1 FROM notify_attempt a WHERE a.delivery_id = d.id AND a.outcome = 'accepted')"""
-        )
-        assert lost == [], "an acceptance was lost"
-        undoubted = self.sql(
-            """SELECT d.id, d.state FROM notify_delivery d WHERE d.doubt_since IS NULL
-              AND d.state NOT IN ('sending', 'accepted') AND EXISTS (SELECT 1 FROM notify_attempt a
-                WHERE a.delivery_id = d.id AND (a.outcome IS NULL OR a.outcome = 'ambiguous'))"""
-        )
-        assert undoubted == [], "a doubt was forgotten"
+        assert auditor.faults(self.url, messages) == []
 
 
 def intent(number: int, **more: Any) -> dict[str, Any]:
@@ -295,10 +276,6 @@ def intent(number: int, **more: Any) -> dict[str, Any]:
 def reached(messages: Iterable[Received]) -> list[int]:
     """The numbers of the deliveries that these messages are, in order of arrival."""
     return [int(message.recipient.removesuffix(f"@{DOMAIN}")[1:]) for message in messages]
-
-
-def _of(message: Mapping[str, Any] | Received, name: str) -> str:
-    return str(message[name] if isinstance(message, Mapping) else getattr(message, name))
 
 
 def _toml(value: Any) -> str:
