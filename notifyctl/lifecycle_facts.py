@@ -133,10 +133,12 @@ class Case:
 
     @property
     def doubt(self) -> datetime | None:
-        """Start of the earliest attempt of unknown outcome; the attempt being judged is none any more."""
-        since, started = self.facts.doubt_since, self.facts.attempt_started
-        own = self.trigger in CERTAIN_FAILURES and since is not None and started is not None and since >= started
-        return None if own else since
+        """Start of the earliest attempt of unknown outcome, the one being judged not among them.
+
+        What an owner is told of is what was in doubt before its own attempt; that is never concluded from times, which
+        may be equal or have stepped back.
+        """
+        return self.facts.doubt_since
 
     @property
     def doubt_with_this(self) -> datetime:

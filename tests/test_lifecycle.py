@@ -650,10 +650,11 @@ def test_a_late_failure_settles_the_only_doubt_as_if_it_had_come_in_time() -> No
     assert late(AMBIGUOUS, Outcome(OutcomeKind.AMBIGUOUS), NOW, LANE, BARE).untouched
 
 
-def test_doubt_that_is_only_the_attempt_itself_goes_with_its_certain_failure() -> None:
-    alone = replace(SENDING, doubt_since=SENDING.attempt_started)
-    made = after(alone, Outcome(OutcomeKind.TEMPORARY_FAILURE), NOW, LANE, BARE)
-    assert (made.state, made.doubt_since) == (S.TEMPORARY_FAILURE, None)
+def test_doubt_as_old_as_the_attempt_itself_outlives_its_certain_failure() -> None:
+    # a clock that stood still or stepped back between two attempts must not make the first one's doubt the second's
+    same_instant = replace(SENDING, doubt_since=SENDING.attempt_started)
+    made = after(same_instant, Outcome(OutcomeKind.TEMPORARY_FAILURE), NOW, LANE, BARE)
+    assert (made.state, made.doubt_since) == (S.AMBIGUOUS, SENDING.attempt_started)
 
 
 def test_a_look_up_that_proves_nothing_cannot_tell() -> None:
