@@ -95,6 +95,8 @@ def _transport(name: str, base: Path, raw: Mapping[str, Any]) -> TransportSettin
         sender=raw["from"],
         reply_to=raw["reply_to"],
         rates=_rates(raw["rate"]),
+        status_rates=None if raw["status_rate"] is None else _rates(raw["status_rate"]),
+        poll_every=raw["poll_every"],
     )
 
 

@@ -123,7 +123,12 @@ def _url(folder: str) -> Check:
 
 _LEVELS = _one_of("debug", "info", "warning", "error")
 _BACKOFF: Keys = {"base": (_positive, 15.0), "cap": (_positive, 960.0)}
-_RECEIPT: Keys = {"first": (_positive, 15.0), "cap": (_positive, 960.0), "deadline": (_positive, 72 * 3600.0)}
+_RECEIPT: Keys = {
+    "first": (_positive, 15.0),
+    "cap": (_positive, 960.0),
+    "deadline": (_positive, 72 * 3600.0),
+    "soft_bounces": (_whole(0), 0),
+}
 LANE: Keys = {
     "channel": (_one_of("email", "sms"), ""),
     "transport": (text, ""),
@@ -158,6 +163,8 @@ TRANSPORT: Keys = {
     "cooldown": (_positive, 30.0),
     "settle_delay": (_duration, None),
     "rate": (_rates, ()),
+    "status_rate": (_rates, None),
+    "poll_every": (_positive, 50.0),
 }
 
 

@@ -163,11 +163,12 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptPolicy:
-    """When receipts are asked for, and when asking ends."""
+    """When receipts are asked for, and when asking ends; `soft_bounces` in a row suppress an address, 0: never."""
 
     first: float = 15.0
     cap: float = 960.0
     deadline: float = 72 * 3600.0
+    soft_bounces: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class TransportSettings:
     """`[transports.NAME]`: the keys common to all kinds as fields, the kind's own under `options` as they stand.
 
     `base` is the folder of the configuration file, where relative paths start. Durations are seconds. `sender` is
-    the key `from`. `settle_delay` None: as the transport declares it.
+    the key `from`. `settle_delay` and `status_rates` None: as the transport declares them.
     """
 
     name: str
@@ -39,6 +39,8 @@ class TransportSettings:
     sender: str = field(default="", repr=False)
     reply_to: str | None = field(default=None, repr=False)
     rates: tuple[Rate, ...] = ()
+    status_rates: tuple[Rate, ...] | None = None
+    poll_every: float = 50.0
 
     def error(self, key: str, problem: str, hint: str = "") -> ConfigError:
         """A complaint about one key, to be raised by the caller."""

@@ -13,6 +13,10 @@ _COUNTS = (
     "claimed accepted temporary_failure rate_limited unavailable permanent_failure ambiguous suppressed expired "
     "deferred dead_letter held released leases_recovered"
 )
+_RECEIPT_COUNTS = (
+    "checked delivered pending permanent_failure suppressed unresolved complained no_receipt_expected errors "
+    "unmatched leases_recovered"
+)
 
 _DELIVERY = (
     "id event_id recipient_id channel lane region topic template template_version locale variables attachments "
@@ -36,6 +40,10 @@ KEYS: dict[str, dict[str, str]] = {
     "dispatch": {
         "": f"run {_COUNTS} lanes drained seconds",
         "lanes.*": f"{_COUNTS} oldest_age_s stopped",
+    },
+    "poll-receipts": {
+        "": f"run {_RECEIPT_COUNTS} transports drained seconds",
+        "transports.*": _RECEIPT_COUNTS,
     },
     "dispatch --dry-run": {
         "": "would_claim lanes",

@@ -111,6 +111,17 @@ def test_dispatch(folder: Folder) -> None:
     assert run["accepted"] == run["lanes"]["email"]["accepted"] == 1
 
 
+def test_poll_receipts(folder: Folder) -> None:
+    idle = folder.json("poll-receipts")
+    assert idle["run"] is None
+    enqueue(folder, "e-1")
+    folder.json("dispatch")
+    write(folder, "UPDATE notify_work SET eligible_at = '2001-01-01 00:00:00.000000'")
+    run = folder.json("poll-receipts")
+    hold("poll-receipts", idle, run)
+    assert run["delivered"] == run["checked"] == run["transports"]["out"]["delivered"] == 1
+
+
 def test_inspect(folder: Folder) -> None:
     enqueue(folder, "e-1")
     folder.json("dispatch")

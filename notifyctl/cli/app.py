@@ -29,6 +29,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "migrate": ("setup", "Bring the ledger's tables up to date."),
     "enqueue": ("enqueue", "Put intents into the ledger, one or many."),
     "dispatch": ("dispatch", "Submit what is due: one bounded run."),
+    "poll-receipts": ("poll_receipts", "Ask what became of what was accepted: one bounded run."),
     "requeue": ("requeue", "Send again what has ended and was never accepted."),
     "cancel": ("cancel", "Withdraw what has not begun."),
     "inspect": ("inspect", "See what stands where, why it has not gone yet, and what needs a person."),

@@ -56,13 +56,15 @@ def ask(arguments: Sequence[str]) -> tuple[bool, Ledger | None]:
     url, region = document["ledger"]["url"], next(iter(options.get("--region", ())), document["region"])
     from notifyctl.ledger import front
 
+    feeds = _feeds(document, options, lanes, KINDS) if command == "poll-receipts" else ()
     if url.startswith("sqlite:"):
         name = url.removeprefix("sqlite:///")
-        return front.ask_sqlite(name, command, instance=document["instance"], lanes=lanes, region=region), None
+        asked = {"instance": document["instance"], "lanes": lanes, "region": region, "feeds": feeds}
+        return front.ask_sqlite(name, command, **asked), None
     from notifyctl.ledger.database import Ledger
 
     ledger = Ledger(url, patience=document["ledger"]["patience"])
-    if not front.ask_postgres(ledger, command, instance=document["instance"], lanes=lanes, region=region):
+    if not front.ask_postgres(ledger, command, instance=document["instance"], lanes=lanes, region=region, feeds=feeds):
         return False, ledger
     ledger.close()
     return True, None
@@ -104,3 +106,15 @@ def _lanes(document: dict[str, Any], options: dict[str, list[str]]) -> list[str]
     if any(name not in lanes for name in named):
         return []
     return [name for name in named if not channels or lanes[name]["channel"] in channels]
+
+
+def _feeds(
+    document: dict[str, Any], options: dict[str, list[str]], lanes: Sequence[str], kinds: dict[str, Any]
+) -> list[str]:
+    """The transports whose feed or mailbox this tick reads: those of its lanes, or those it names."""
+    transports, feeds = document["transports"], []
+    for name in options.get("--transport") or sorted({document["lanes"][lane]["transport"] for lane in lanes}):
+        key = kinds[transports[name]["kind"]].feeds
+        if key == "kind" or key in transports[name]["options"]:
+            feeds.append(name)
+    return feeds

@@ -29,10 +29,13 @@ _LAPSED = """EXISTS (SELECT 1 FROM notify_work w JOIN notify_delivery d ON d.id 
     WHERE w.step = 'resolve' AND w.lane IN ({lanes}) AND w.region = {region} AND w.eligible_at <= {now}
       AND d.state = 'sending')"""
 
+# A feed or a mailbox is read at its own times: one of those configured has no cursor yet, or its time has come.
+_UNREAD = """(SELECT count(*) FROM notify_cursor WHERE transport IN ({feeds}) AND eligible_at > {now}) < {feed_count}"""
+
 # What each tick has to do: if none of its conditions holds, it is idle.
 DUTIES: dict[str, tuple[str, ...]] = {
     "dispatch": (_DUE.replace("{step}", "send"), _LAPSED),
-    "poll-receipts": (_DUE.replace("{step}", "check"), _LAPSED),
+    "poll-receipts": (_DUE.replace("{step}", "check"), _LAPSED, _UNREAD),
     "reconcile": (_DUE.replace("{step}", "resolve"),),
 }
 
@@ -41,7 +44,9 @@ _QUESTION = """SELECT (SELECT max(version) FROM notify_schema), (SELECT max(min_
   """
 
 
-def ask_sqlite(path: str, command: str, *, instance: str, lanes: Sequence[str], region: str) -> bool:
+def ask_sqlite(
+    path: str, command: str, *, instance: str, lanes: Sequence[str], region: str, feeds: Sequence[str] = ()
+) -> bool:
     """Whether this tick certainly has nothing to do. Never raises for what the ordinary way can judge better."""
     import sqlite3
 
@@ -51,9 +56,12 @@ def ask_sqlite(path: str, command: str, *, instance: str, lanes: Sequence[str], 
             return False
         try:
             now = _now()
-            names = {"lanes": ", ".join(f"?{n + 3}" for n in range(len(lanes))), "region": "?2", "now": "?1"}
-            sql = _QUESTION + " OR ".join(duty.format(**names) for duty in DUTIES[command])
-            row = connection.execute(sql, (now, region, *lanes)).fetchone()
+            names = {
+                "lanes": ", ".join(f"?{n + 3}" for n in range(len(lanes))), "region": "?2", "now": "?1",
+                "feeds": ", ".join(f"?{n + 3 + len(lanes)}" for n in range(len(feeds))), "feed_count": len(feeds),
+            }  # fmt: skip
+            sql = _QUESTION + " OR ".join(duty.format(**names) for duty in _duties(command, feeds))
+            row = connection.execute(sql, (now, region, *lanes, *feeds)).fetchone()
         finally:
             connection.close()
     except sqlite3.Error:
@@ -61,18 +69,28 @@ def ask_sqlite(path: str, command: str, *, instance: str, lanes: Sequence[str], 
     return _idle(row, instance) and now >= (row[3] or "")
 
 
-def ask_postgres(ledger: Ledger, command: str, *, instance: str, lanes: Sequence[str], region: str) -> bool:
+def ask_postgres(
+    ledger: Ledger, command: str, *, instance: str, lanes: Sequence[str], region: str, feeds: Sequence[str] = ()
+) -> bool:
     """The same on an open ledger, by the server's clock, in one statement outside any transaction."""
     import psycopg
 
-    names = {"lanes": ", ".join(["%s"] * len(lanes)), "region": "%s", "now": "now()"}
-    duties = DUTIES[command]
+    names = {
+        "lanes": ", ".join(["%s"] * len(lanes)), "region": "%s", "now": "now()",
+        "feeds": ", ".join(["%s"] * len(feeds)), "feed_count": len(feeds),
+    }  # fmt: skip
+    duties = _duties(command, feeds)
     sql = _QUESTION + " OR ".join(duty.format(**names) for duty in duties)
+    values = [value for duty in duties for value in (feeds if duty is _UNREAD else (*lanes, region))]
     try:
-        row = ledger.connection.execute(sql, [*lanes, region] * len(duties)).fetchone()
+        row = ledger.connection.execute(sql, values).fetchone()
     except psycopg.Error:
         return False
     return _idle(row, instance)
+
+
+def _duties(command: str, feeds: Sequence[str]) -> list[str]:
+    return [duty for duty in DUTIES[command] if feeds or duty is not _UNREAD]
 
 
 def _idle(row: Sequence[Any], instance: str) -> bool:

@@ -30,12 +30,14 @@ from notifyctl.model import (
     Message,
     Outcome,
     OutcomeKind,
+    Rate,
     Receipt,
     Receipts,
     Request,
     Scope,
 )
 from notifyctl.settings import TransportSettings
+from notifyctl.units import rate
 
 
 class Phase(IntEnum):
@@ -130,6 +132,14 @@ class Transport(ABC):
         self.capabilities = self.CAPABILITIES
         if settings.settle_delay is not None:
             self.capabilities = replace(self.CAPABILITIES, settle_delay=settings.settle_delay)
+
+    @property
+    def status_rates(self) -> tuple[Rate, ...]:
+        """How many remote ids may be looked up in a time: as configured (`status_rate`), else as declared."""
+        if self.settings.status_rates is not None:
+            return self.settings.status_rates
+        declared = self.capabilities.status_rate
+        return (Rate(*rate(declared)),) if declared else ()
 
     @abstractmethod
     def prepare(self, message: Message) -> Request:

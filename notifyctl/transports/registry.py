@@ -20,16 +20,20 @@ class Kind(NamedTuple):
     """One kind: `module` is `MODULE:CLASS` below this package, `keys` those only this kind has, secrets included.
 
     `channels` by name (a `Channel` is found in it too). Each of `secrets` may be given as KEY, KEY_env, KEY_file or
-    KEY_command.
+    KEY_command. `feeds`: the key that, where it is given, makes a transport one whose feed or mailbox is read (`kind`:
+    always), so that an idle poll knows without the transport's module; `Transport.feeds` says the same.
     """
 
     module: str
     channels: frozenset[str]
     keys: frozenset[str]
     secrets: frozenset[str] = frozenset()
+    feeds: str = ""
 
 
-COMMON_KEYS = frozenset({"kind", "from", "reply_to", "rate", "deadline", "drain", "settle_delay", "cooldown"})
+COMMON_KEYS = frozenset(
+    {"kind", "from", "reply_to", "rate", "deadline", "drain", "settle_delay", "cooldown", "status_rate", "poll_every"}
+)
 
 KINDS: dict[str, Kind] = {
     "smtp": Kind(
@@ -39,6 +43,7 @@ KINDS: dict[str, Kind] = {
             {"host", "port", "tls", "ca_file", "username", "password", "max_messages_per_connection", "dkim"}
         ),
         secrets=frozenset({"username", "password"}),  # at many providers the user name is an API key
+        feeds="bounces",
     ),
     "file": Kind(
         module="file:Folder",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from notifyctl.cli.output import Output
+from notifyctl.cli.setup import TICKS
 from notifyctl.errors import ConfigError
 from tests.cli.rig import CONFIG, Folder, command, environment, failure
 
@@ -226,7 +227,7 @@ def test_init_without_a_terminal_names_the_instance_production_and_keeps_templat
     assert done["instance"] == "production"
     assert done["kept"] == [f"{tmp_path}/templates/welcome/1/body.txt", f"{tmp_path}/templates/welcome/1/subject.txt"]
     assert (tmp_path / "templates/welcome/1/subject.txt").read_text() == "mine"
-    assert len(done["crontab"]) == 1
+    assert [line.split()[-1] for line in done["crontab"]] == list(TICKS)
 
 
 def test_init_as_a_dry_run_writes_nothing(tmp_path: Path) -> None:

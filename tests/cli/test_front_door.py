@@ -18,6 +18,7 @@ import pytest
 from notifyctl.cli import door
 from notifyctl.errors import LedgerUnavailable
 from notifyctl.ledger import front, schema
+from notifyctl.transports import registry
 from tests.cli.rig import CONFIG, ROOT, environment
 from tests.postgres import Cluster
 
@@ -276,14 +277,32 @@ def test_the_front_door_and_the_schema_agree_on_their_numbers() -> None:
 def test_the_question_is_answered_from_the_index_alone(rig: Rig) -> None:
     """It may not grow with the ledger: no table is scanned, whatever it holds."""
     connection = rig.open()
-    names = {"lanes": "'email', 'sms'", "region": "''", "now": "'2026-01-01 00:00:00.000000'"}
+    names = {
+        "lanes": "'email', 'sms'", "region": "''", "now": "'2026-01-01 00:00:00.000000'", "feeds": "'relay'",
+        "feed_count": 1,
+    }  # fmt: skip
+    work, cursor = "notify_work_claim (step=? AND lane=? AND region=? AND eligible_at<?)", "PRIMARY KEY (transport=?)"
     for duties in front.DUTIES.values():
         for duty in duties:
             plan = connection.execute("EXPLAIN QUERY PLAN SELECT " + duty.format(**names)).fetchall()
             details = [row[3] for row in plan]
-            assert any("notify_work_claim (step=? AND lane=? AND region=? AND eligible_at<?)" in one for one in details)
+            assert any((cursor if "notify_cursor" in duty else work) in one for one in details)
             assert not [one for one in details if one.startswith("SCAN") and "CONSTANT" not in one], details
     connection.close()
+
+
+def test_a_feed_is_due_when_it_was_never_read_and_again_once_its_time_has_come(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feeding = registry.KINDS["file"]._replace(feeds="kind")
+    monkeypatch.setitem(registry.KINDS, "file", feeding)
+    assert not rig.ask("poll-receipts")  # there is no cursor yet
+    rig.run("INSERT INTO notify_cursor (transport, eligible_at) VALUES ('out', ?)", at(3600))
+    assert rig.ask("poll-receipts")
+    assert rig.ask("dispatch")
+    rig.run("UPDATE notify_cursor SET eligible_at = ?", at(-1))
+    assert not rig.ask("poll-receipts")
+    assert rig.ask("dispatch")
 
 
 @pytest.mark.skipif(shutil.which("script") is None, reason="needs script(1) for a terminal")
