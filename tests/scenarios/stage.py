@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from tests import auditor
 from tests.cli.rig import command, environment
 from tests.ledger.databases import Database
 from tests.site import DOMAIN, Done, Running, Site, intent
@@ -104,6 +105,20 @@ class Stage(Site):
         """The text messages in the file."""
         file = self.path / path / "sms.jsonl"
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+    def bulk(self, *rows: Mapping[str, Any], code: int = 0) -> Any:
+        """The JSON document of a bulk enqueue."""
+        file = self.path / "rows.ndjson"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return self.asked("enqueue", "--from", str(file), code=code)
+
+    def audit(self, server: Any = ()) -> None:
+        """As `Site.audit`, of mails and of texts."""
+        said = [{"at": 0, "sha256": "", "message_id": line["key"]} for line in self.texts()]
+        mails = server.messages if hasattr(server, "messages") else server
+        found = auditor.faults(self.url, [*mails, *said], same_host=not said)
+        found = [one for one in found if not said or "remote id" not in one]  # a text's is not its key
+        assert not found, found
 
     def many(self, count: int, **columns: str) -> None:
         """`count` mails e1 … to r1@DOMAIN …, by one INSERT of a generated set; `columns` are SQL expressions of n."""

@@ -13,39 +13,40 @@ from tests.site import DOMAIN, LONG_AGO, intent, reached
 from tests.smtp_server import Rule, SmtpServer
 
 POISON = {
-    "a malformed address": ("destination = 'no address at all'", "destination_invalid"),
-    "two addresses in one": (f"destination = 'a@{DOMAIN}, b@{DOMAIN}'", ""),
-    "a header in the address": (f"destination = 'a@{DOMAIN}' || char(10) || 'Bcc: b@{DOMAIN}'", ""),
-    "a variable that is missing": ("variables = '{}'", ""),
-    "an attachment that is no object": ("attachments = '[7]'", ""),
+    "a malformed address": "destination = 'no address at all'",
+    "two addresses in one": f"destination = 'a@{DOMAIN}, b@{DOMAIN}'",
+    "a header in the address": f"destination = 'a@{DOMAIN}' || CHAR(10) || 'Bcc: b@{DOMAIN}'",
+    "a variable that is missing": "variables = '{}'",
+    "an attachment that is no object": "attachments = '[7]'",
 }
 
 
-@pytest.mark.parametrize("what", POISON)
-def test_B1_one_poisoned_row_holds_up_nobody(stage: Stage, what: str) -> None:
-    """Five rows, the second forced into the ledger. Relatives: all kinds of rows that cannot be built (more of them in
-    tests/test_poisoned_rows.py)."""
-    change = POISON[what][0]
-    if stage.url.startswith("postgres"):
-        change = change.replace("char(10)", "chr(10)")
+def test_B1_one_poisoned_row_holds_up_nobody(stage: Stage) -> None:
+    """The second row is forced into the ledger, and so are the next, each a kind of row that cannot be built. (More of
+    them in tests/test_poisoned_rows.py.)"""
+    bad = dict(enumerate(POISON, start=2))
     with SmtpServer() as server:
         stage.to(server)
-        stage.enqueue(5)
-        stage.sql(f"UPDATE notify_delivery SET {change} WHERE event_id = 'e2'")
+        stage.enqueue(4 + len(bad))
+        for number, what in bad.items():
+            change = POISON[what].replace("CHAR", "chr" if stage.url.startswith("postgres") else "char")
+            stage.sql(f"UPDATE notify_delivery SET {change} WHERE event_id = 'e{number}'")
         done = stage.told("dispatch", code=3)
         assert done.out == ""
         assert len(done.err.splitlines()) == 1, "one summary line"
-        assert sorted(reached(server.messages)) == [1, 3, 4, 5]
-        state, reason, used = stage.delivery(2, "state, reason, attempts_used")
-        assert (state, bool(reason), used) == ("permanent_failure", True, 0)
+        assert set(reached(server.messages)) == set(range(1, 5 + len(bad))) - bad.keys()
+        for number, what in bad.items():
+            state, reason, used = stage.delivery(number, "state, reason, attempts_used")
+            assert (state, bool(reason), used) == ("permanent_failure", True, 0), what
+            assert stage.work(number) is None, "it is not first again"
         again = stage.told("dispatch")
         assert (again.out, again.err) == ("", "")
-        assert stage.work(2) is None
         stage.audit(server)
 
 
-@pytest.mark.parametrize("phase", ["rcpt", "dot"])
-@pytest.mark.parametrize("reply", ["554 5.7.1 refused by policy", "550 5.1.1 no such user"])
+@pytest.mark.parametrize(
+    ("phase", "reply"), [("dot", "554 5.7.1 refused by policy"), ("rcpt", "550 5.1.1 no such user")]
+)
 def test_B2_a_refused_recipient_costs_the_others_nothing(stage: Stage, phase: str, reply: str) -> None:
     """One event, five people, the third refused. Relatives: refused by policy or unknown; at RCPT or after the body."""
     third = f"r3@{DOMAIN}"
@@ -97,13 +98,12 @@ def test_B4_a_huge_backlog_is_never_loaded_whole(stage: Stage, tmp_path: Path) -
 
         run()
         holder = stage.hold()
-        for _ in range(3):
+        for _ in range(2):
             run()
         holder.connection.close()
         assert max(peaks) < 300, f"{peaks} MB"
-        assert server.accepted == 400
-        assert stage.asked("dispatch", "--dry-run", "--limit", "100")["would_claim"] == 100
-        assert stage.asked("inspect")["lanes"][0]["states"]["queued"] == 50_020 - 400
+        assert server.accepted == 300
+        assert stage.asked("inspect")["lanes"][0]["states"]["queued"] == 50_020 - 300
         assert stage.sql("SELECT count(*) FROM notify_work WHERE owner IS NOT NULL") == [(0,)]
 
 
