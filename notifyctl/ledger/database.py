@@ -110,6 +110,16 @@ class Ledger:
         """The driver's own connection (autocommit), for the migration runner."""
         return self._connection
 
+    def look(self, question: Callable[[Any], T]) -> T:
+        """Ask the bare connection, outside any transaction; again where it was lost or the file was locked."""
+
+        def attempt() -> T:
+            if self.dialect is POSTGRES and self._connection.closed:
+                self._connection = self._open_postgres()
+            return question(self._connection)
+
+        return self._wait(attempt)
+
     def watch(self, watched: Callable[[Any], Any]) -> None:
         """Put something between this object and its connection (see failpoints)."""
         self._connection = watched(self._connection)

@@ -25,7 +25,7 @@ def open_ledger(url: str, instance: str, *, patience: float = 10.0, connection: 
     ledger = Ledger(url, patience=patience, connection=connection)
     ledger.watch(watched)
     try:
-        schema.check(ledger.connection, ledger.dialect.name, instance)
+        ledger.look(lambda connection: schema.check(connection, ledger.dialect.name, instance))
     except BaseException:
         ledger.close()
         raise

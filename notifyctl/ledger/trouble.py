@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import time
@@ -12,6 +13,7 @@ from notifyctl.errors import ConfigError, LedgerUnavailable, NotifyctlError
 
 # serialization_failure, deadlock_detected, lock_not_available: the whole transaction is run again
 _RETRIED = frozenset({"40001", "40P01", "55P03"})
+_LITTLE = 64 << 10  # bytes: what SQLite's shared memory and a page of its log need
 _REFUSED = ("password authentication", "no pg_hba.conf entry", "no password supplied", "does not exist")
 
 
@@ -47,7 +49,8 @@ def sqlite_error(error: sqlite3.Error, path: Path, patience: float) -> Exception
             code="ledger_read_only",
         )
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        cause = "the disk is full" if code == sqlite3.SQLITE_FULL else "input/output error"
+        # what cannot even open its log or shared memory on a full disk only says that input or output failed
+        cause = "the disk is full" if code == sqlite3.SQLITE_FULL or _full(path) else "input/output error"
         return LedgerUnavailable(
             f"the ledger {path} cannot be written: {cause}",
             hint="free some space; nothing that was recorded is lost",
@@ -56,6 +59,14 @@ def sqlite_error(error: sqlite3.Error, path: Path, patience: float) -> Exception
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return ConfigError(f"{path} is not a usable SQLite database", hint="restore a backup", code="ledger")
     return None
+
+
+def _full(path: Path) -> bool:
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _LITTLE
 
 
 def postgres_error(error: Exception, connection: Any) -> Exception | None:

@@ -101,7 +101,7 @@ class Dispatch:
             self._fill()
             self._feed()
             return self._turn()
-        except LedgerUnavailable as error:
+        except (LedgerUnavailable, ConfigError) as error:  # a refused connection is a person's matter, but no less away
             self.run.failure = error
             if not any(lane.flying or lane.finished for lane in self.lanes.values()):
                 raise
@@ -251,7 +251,7 @@ class Dispatch:
         sent = clock.monotonic()
         try:
             done = self.run.ledger.transact(lambda tx: turn(tx, self.run, self.judge, group))
-        except LedgerUnavailable:
+        except (LedgerUnavailable, ConfigError):
             for prepared in ready.values():
                 self.lanes[prepared.ready.delivery.lane].ready.append(prepared)
             raise

@@ -14,7 +14,7 @@ from typing import Any
 
 from notifyctl import clock
 from notifyctl.config import Config
-from notifyctl.errors import LedgerUnavailable
+from notifyctl.errors import ConfigError, LedgerUnavailable
 from notifyctl.failpoints import reach
 from notifyctl.keys import Keys
 from notifyctl.ledger import runs
@@ -38,7 +38,7 @@ class Run:
     wake: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     signalled: int = 0
     recorded: bool = False
-    failure: LedgerUnavailable | None = None  # the ledger is out of reach: nothing new is claimed until it is back
+    failure: LedgerUnavailable | ConfigError | None = None  # the ledger is away: nothing is claimed until it is back
     _keys: Keys | None = None
 
     @property

@@ -229,6 +229,30 @@ def test_a_ledger_that_turns_read_only_after_an_acceptance_is_waited_for(
         _all_went_once(site, server)
 
 
+def test_a_connection_that_is_refused_after_an_acceptance_is_waited_for(
+    tmp_path: Path, postgres: Cluster, url: str
+) -> None:
+    """A password that is being changed, a fail-over half done: a person's matter, but the outcome is known and kept."""
+    name = url.rpartition("/")[2]
+    with SmtpServer(Rule("dot", hang=True, after=2, times=1)) as server, Site(tmp_path, url, server.port) as site:
+        site.configure(lane={"concurrency": 1}, ledger={"patience": "500ms"})
+        site.publish()
+        site.enqueue(MAILS)
+        process = site.start("dispatch", "--json")
+        process.until(server, lambda: server.accepted == 3)
+        with postgres.connect() as admin:
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+            admin.execute(f'ALTER DATABASE "{name}" RENAME TO "{name}_away"')
+            server.release()
+            assert process.goes_on_for(1.5), "it gave up an outcome that it knows"
+            admin.execute(f'ALTER DATABASE "{name}_away" RENAME TO "{name}"')
+        done = process.result()
+        assert done.code == 0, done
+        site.later()
+        site.dispatch()
+        _all_went_once(site, server)
+
+
 # -- PgBouncer -------------------------------------------------------------------------------------------------------
 
 
