@@ -53,6 +53,13 @@ POINTS = (
     "release.done",
     "run.ended",  # before the run's row is completed
     "run.closed",
+    "poll.claimed",  # due checks are owned
+    "poll.asked",  # a look-up was answered
+    "poll.read",  # a page of a feed was read
+    "poll.begun",
+    "poll.kept",  # what was said is written and the cursor has moved, uncommitted
+    "poll.committed",
+    "poll.marked",  # the page is marked over there
     "enqueue.page",  # a page is written, uncommitted
     "enqueue.committed",
 )

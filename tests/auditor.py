@@ -49,16 +49,21 @@ def faults(
     at_rest: bool = False,
     events: Iterable[str] = (),
     same_host: bool = True,
+    by_remote: bool = False,
 ) -> list[str]:
     """What is wrong, as sentences. `events`: those that must be in the ledger (all that were ever enqueued).
 
     `same_host`: the server's clock is the ledger's, so that the times of copies and attempts can be compared.
+    `by_remote`: a message's id is what the provider calls it, not made of the delivery's key.
     """
     known, found = _read(url)
     by_key = {one.wire_key: one for one in known.values() if one.wire_key}
+    if by_remote:
+        by_key = {attempt[4]: one for one in known.values() for attempt in one.attempts if attempt[4]}
     for message in messages:
         at, sha, name = (_of(message, key) for key in ("at", "sha256", "message_id"))
-        delivery = by_key.get(str(name).strip("<>").partition("@")[0])
+        key = str(name) if by_remote else str(name).strip("<>").partition("@")[0]
+        delivery = by_key.get(key)
         if delivery is None:
             found.append(f"the server has {name}, which no begun delivery explains")
         else:

@@ -20,6 +20,7 @@ from typing import Any
 
 from notifyctl import clock
 from notifyctl.errors import ConfigError
+from notifyctl.failpoints import reach
 from notifyctl.ledger import claim as claiming
 from notifyctl.ledger import receipts as ledger
 from notifyctl.ledger import record as recording
@@ -172,6 +173,7 @@ class Poll:
             self.run.ledger, run=self.run.id, lane=one.lane.name, region=one.region, limit=limit,
             lease=one.lane.lease, after=one.cursor, only=self.only, but=[*self.faults, *tired],
         )  # fmt: skip
+        reach("poll.claimed")
         one.empty = len(checks) < limit
         if checks and not one.owned:
             one.renew_at = sent + one.lane.lease / 2
@@ -224,6 +226,7 @@ class Poll:
             return False
         sent = clock.monotonic()
         done = self.run.ledger.transact(lambda tx: turn(tx, self.run, self.policies, group))
+        reach("poll.committed")
         self.run.recorded = self.run.recorded or group.known
         for check in [*(answer.check for answer in group.answers), *(check for check, _ in group.silent)]:
             self.lanes[check.lane].owned.pop(check.id, None)

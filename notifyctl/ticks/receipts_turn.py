@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from notifyctl.failpoints import reach
 from notifyctl.ledger import claim as claiming
 from notifyctl.ledger import pace
 from notifyctl.ledger import receipts as ledger
@@ -121,6 +122,7 @@ class Policies:
 
 def turn(tx: Tx, run: Run, policies: Policies, group: Group) -> Done:
     """Move cursors, judge what was said, release, take slots: in this order, in one transaction."""
+    reach("poll.begun")
     if group.known:
         run.open_record(tx)
     done = Done(now=tx.now)
@@ -136,6 +138,7 @@ def turn(tx: Tx, run: Run, policies: Policies, group: Group) -> Done:
     _judge(tx, run, policies, said, tokens, done)
     claiming.release(tx, run=run.id, rows=[(check.id, check.token, at) for check, at in group.returning])
     _pace(tx, policies, group.asking, done)
+    reach("poll.kept")
     return done
 
 

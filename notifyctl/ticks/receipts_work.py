@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from notifyctl import clock
+from notifyctl.failpoints import reach
 from notifyctl.ledger.receipts import Check, Feed
 from notifyctl.model import Receipt
 from notifyctl.ticks.receipts_turn import Answered, Read
@@ -56,6 +57,7 @@ class LookUp:
     def __call__(self) -> Answered:
         clock.sleep_until(self.slot)
         found = _tried(lambda: self.transport.receipts(self.check.remote_ids))
+        reach("poll.asked")
         if isinstance(found, _Fault):
             return Answered(self.check, {}, found.reason, found.config, found.broken)
         return Answered(self.check, found)
@@ -72,6 +74,7 @@ class Reading:
     def __call__(self) -> Read:
         deadline = clock.Deadline.after(self.transport.settings.deadline)
         page = _tried(lambda: self.transport.feed(self.feed.cursor, self.limit, deadline))
+        reach("poll.read")
         if isinstance(page, _Fault):
             return Read(self.feed, None, page.reason, page.config, page.broken)
         return Read(self.feed, page)
@@ -89,6 +92,7 @@ class Marking:
     def __call__(self) -> Marked:
         deadline = clock.Deadline.after(self.transport.settings.deadline)
         done = _tried(lambda: self.transport.fed(self.page, self.unknown, deadline))
+        reach("poll.marked")
         if isinstance(done, _Fault):
             return Marked(self.feed, self.page.more, done.reason, done.config, done.broken)
         return Marked(self.feed, self.page.more)

@@ -23,6 +23,8 @@ LIMIT = 12  # deliveries of one victim's run
 TICKS = [name for name in ("reconcile", "poll-receipts") if name in FAMILIES]  # beside dispatch
 REFUSED = "554 5.7.1 not from you"
 
+POLLS = ("lookup", "feed")
+
 # point → (how a victim comes to it, attempts that are then open: "none", "some", or "any" where chance decides)
 WAYS: dict[str, tuple[str, str]] = {
     "ledger.statement": ("plain", "any"),
@@ -65,6 +67,13 @@ WAYS: dict[str, tuple[str, str]] = {
     "release.done": ("drained", "any"),
     "run.ended": ("plain", "none"),
     "run.closed": ("plain", "none"),
+    "poll.claimed": ("lookup", "none"),  # these two ways: see `test_polls`
+    "poll.asked": ("lookup", "none"),
+    "poll.read": ("feed", "none"),
+    "poll.begun": ("feed", "none"),
+    "poll.kept": ("feed", "none"),
+    "poll.committed": ("feed", "none"),
+    "poll.marked": ("feed", "none"),
     "enqueue.page": ("enqueue", "none"),
     "enqueue.committed": ("enqueue", "none"),
 }
