@@ -87,6 +87,8 @@ def record(tx: Tx, *, run: str, results: Sequence[Result], late: Late) -> Record
     if not results:
         return done
     results = sorted(results, key=lambda r: (r.id, r.number))
+    if len({r.id for r in results}) < len(results):  # a run that got a delivery back whose first exchange it still had
+        return _one_by_one(tx, run, results, late)
     owned = {row[0] for row in tx.execute(_OWNED, o=[(r.id, r.token) for r in results], run=run)}
     reach("record.owned")
     if len(owned) == len(results):  # an owned row's attempt has no outcome yet: that is what owning it means
@@ -102,6 +104,16 @@ def record(tx: Tx, *, run: str, results: Sequence[Result], late: Late) -> Record
             done.repeated.add(result.id)  # the reply to an earlier COMMIT was lost, or better evidence is there
     done.moves += _late_moves([r for r in results if r.id in written and r.id not in owned], known, late)
     apply(tx, done.moves, actor=run)
+    return done
+
+
+def _one_by_one(tx: Tx, run: str, results: Sequence[Result], late: Late) -> Recorded:
+    """Several attempts of one delivery: each is judged by what the one before it made of the delivery."""
+    done, first = Recorded(), {r.id: r for r in reversed(results)}
+    for some in ([*first.values()], [r for r in results if first[r.id] is not r]):
+        recorded = record(tx, run=run, results=some, late=late)
+        done.moves += recorded.moves
+        done.repeated |= recorded.repeated
     return done
 
 

@@ -356,6 +356,32 @@ def test_a_late_outcome_never_overwrites_better_evidence(bench: Workbench, other
     assert bench.execute("SELECT outcome FROM notify_attempt") == [("accepted",)]
 
 
+def test_two_outcomes_of_one_delivery_in_one_record_are_judged_one_after_the_other(
+    bench: Workbench, other: Workbench
+) -> None:
+    """The run got back what another tick had called lost, and then both of its exchanges ended at once."""
+    bench.deliveries(1)
+    first = bench.claim()
+    hung = bench.begin(first)
+    bench.pass_leases()
+    other.lapse()
+    bench.execute("UPDATE notify_work SET step = 'send', mandate = 'duplicate', eligible_at = :now")
+    again = bench.claim()
+    begun = bench.begin(again)
+    ends = [
+        bench.result(first[0], hung[first[0].id], REFUSED), bench.result(again[0], begun[again[0].id], AMBIGUOUS),
+    ]  # fmt: skip
+    bench.record(ends)
+    bench.sound()
+    outcomes = "SELECT number, outcome FROM notify_attempt ORDER BY number"
+    assert bench.execute(outcomes) == [(1, "permanent_failure"), (2, "ambiguous")]
+    work = bench.work(first[0].id)
+    assert bench.state(first[0].id) == "ambiguous"
+    assert work is not None
+    assert work["fencing_token"] >= again[0].token
+    assert bench.record(ends).repeated == {first[0].id}
+
+
 def test_doubt_survives_a_later_certain_failure(bench: Workbench) -> None:
     bench.deliveries(1)
     (first,) = bench.claim()
