@@ -135,5 +135,5 @@ def _warnings(path: str, document: Mapping[str, Any]) -> list[str]:
         f"chmod o-r it, or use {secret}_env, {secret}_file or {secret}_command"
         for name, raw in document["transports"].items()
         for secret in raw["plain_secrets"]
-        if secret not in _NAMES
+        if secret.rpartition(".")[2] not in _NAMES
     ]

@@ -46,6 +46,10 @@ class KindTable(Protocol):
     def secrets(self) -> Any:
         """Names of its secrets; each may be given as NAME, NAME_env, NAME_file or NAME_command."""
 
+    @property
+    def tables(self) -> Any:
+        """The keys that are tables: for each its own `keys` and `secrets`."""
+
 
 def find(path: str | None, environ: Mapping[str, str]) -> str:
     """The absolute path of the configuration in force. Raises ConfigError naming every path that was tried."""
@@ -189,6 +193,14 @@ def _transport(path: str, name: str, raw: Document, kinds: Mapping[str, KindTabl
     options = {key: checked.pop(key) for key in sorted(own)}
     checked["options"] = {key: value for key, value in options.items() if value is not None}
     checked["plain_secrets"] = [secret for secret in kinds[kind].secrets if secret in raw]
+    for key, known in kinds[kind].tables.items():
+        inner = raw.get(key, {})
+        if not isinstance(inner, dict):
+            hint = f"write [{where}.{key}]"
+            raise ConfigError(f"{path}: {where}.{key} must be a table, not {kind_of(inner)}", hint=hint)
+        checks = {f"{secret}{form}" for secret in known.secrets for form in SECRET_FORMS} | known.keys
+        _table(path, ("transports", name, key), inner, dict.fromkeys(sorted(checks), (anything, None)))
+        checked["plain_secrets"] += [f"{key}.{secret}" for secret in known.secrets if secret in inner]
     return checked
 
 

@@ -24,8 +24,8 @@ class Keys:
 
     def __init__(self, secret: str) -> None:
         root = bytes.fromhex(secret)
-        self._wire, self._fingerprint, self._content, request = (
-            hmac.digest(root, label, "sha256") for label in (b"wire", b"fingerprint", b"content", b"request")
+        self._wire, self._fingerprint, self._content, self._verp, request = (
+            hmac.digest(root, label, "sha256") for label in (b"wire", b"fingerprint", b"content", b"verp", b"request")
         )
         self._requests = hmac.new(request, digestmod=hashlib.sha256)  # copied for each: setting up is dear
 
@@ -33,6 +33,11 @@ class Keys:
         """What providers see: 32 characters [a-z2-7], stable, telling nothing (it survives being lower-cased)."""
         number = int.from_bytes(hmac.digest(self._wire, idempotency_key.encode(), "sha256")[:20])
         return "".join([_PAIRS[number >> bits & 1023] for bits in range(150, -1, -10)])
+
+    def return_path(self, wire: str) -> str:
+        """The signature that makes a return path with this wire key ours: 80 bits as 16 characters [a-z2-7]."""
+        number = int.from_bytes(hmac.digest(self._verp, wire.encode(), "sha256")[:10])
+        return "".join([_PAIRS[number >> bits & 1023] for bits in range(70, -1, -10)])
 
     def fingerprint(self, channel: str, address: str) -> str:
         """The only form of an address outside its own columns; `address` is the bare normalized form."""

@@ -6,7 +6,7 @@ Every complaint is a `ConfigError` that names `transports.NAME.KEY`; no secret e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from notifyctl.errors import ConfigError
@@ -26,6 +26,7 @@ class TransportSettings:
 
     `base` is the folder of the configuration file, where relative paths start. Durations are seconds. `sender` is
     the key `from`. `settle_delay` and `status_rates` None: as the transport declares them.
+    `sign` is the ledger's signature for return paths; None where the transport was opened for nothing that needs it.
     """
 
     name: str
@@ -41,6 +42,7 @@ class TransportSettings:
     rates: tuple[Rate, ...] = ()
     status_rates: tuple[Rate, ...] | None = None
     poll_every: float = 50.0
+    sign: Callable[[str], str] | None = field(default=None, repr=False)
 
     def error(self, key: str, problem: str, hint: str = "") -> ConfigError:
         """A complaint about one key, to be raised by the caller."""

@@ -45,7 +45,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 # Who may import what from outside. What is in no list here and not in the standard library is not a dependency.
 ONLY_IN = {
     "typer": ("cli",), "click": (), "rich": ("cli",),
-    "smtplib": ("transports",), "socket": ("transports",), "ssl": ("transports",), "http": (), "urllib.request": (),
+    "smtplib": ("transports",), "imaplib": ("transports",), "poplib": ("transports",),
+    "socket": ("transports",), "ssl": ("transports",), "http": (), "urllib.request": (),
     "asyncio": (), "select": ("transports",), "selectors": ("transports",),
     "cryptography": ("compose",), "jinja2": ("compose",), "phonenumbers": ("compose",), "email_validator": ("compose",),
     "sqlite3": ("ledger",), "psycopg": ("ledger",),

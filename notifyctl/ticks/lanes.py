@@ -45,7 +45,7 @@ def dispatch(run: Run, lanes: Sequence[Lane], region: str, *, batch: int | None,
     for name in dict.fromkeys(lane.transport for lane in lanes):
         try:
             settings = config.transports[name]
-            opened[name] = open_transport(settings), dkim_keys.signer(settings)
+            opened[name] = open_transport(settings, run.keys.return_path), dkim_keys.signer(settings)
         except ConfigError as error:
             faults[name] = error
     lanes = [lane for lane in lanes if lane.transport not in faults]

@@ -132,7 +132,7 @@ class Poll:
         settings = self.run.config.transports.get(name)
         if name not in self.transports and name not in self.faults and settings is not None:
             try:
-                self.transports[name] = open_transport(settings)
+                self.transports[name] = open_transport(settings, self.run.keys.return_path)
             except ConfigError as error:
                 self.faults[name] = error
         return self.transports.get(name)

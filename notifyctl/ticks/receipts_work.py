@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from notifyctl import clock
@@ -95,4 +95,4 @@ class Marking:
         reach("poll.marked")
         if isinstance(done, _Fault):
             return Marked(self.feed, self.page.more, done.reason, done.config, done.broken)
-        return Marked(self.feed, self.page.more)
+        return Marked(self.feed if done is None else replace(self.feed, cursor=done), self.page.more)

@@ -186,12 +186,15 @@ class Transport(ABC):
         """
         return FeedPage(cursor=cursor)
 
-    def fed(self, page: FeedPage, unknown: Collection[Receipt], deadline: Deadline) -> None:  # noqa: B027
+    def fed(self, page: FeedPage, unknown: Collection[Receipt], deadline: Deadline) -> str | None:  # noqa: ARG002
         """Called once the page's receipts are committed: a mailbox marks or moves its messages now, never earlier.
 
         `unknown` are those of them that belong to no delivery here. A run that dies before this call reads the same
-        page again, which changes nothing in the ledger. Raises Trouble or OSError, which is the next reader's matter.
+        page again, which changes nothing in the ledger. Returns the cursor for the next read where it is not the
+        page's own: one that says that this page is marked. Raises Trouble or OSError, which is the next reader's
+        matter.
         """
+        return None
 
     def check(self, deadline: Deadline) -> Checkup:  # noqa: ARG002
         """Whether the transport answers and lets us in; sends no message."""

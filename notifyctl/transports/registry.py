@@ -12,8 +12,17 @@ from notifyctl.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from notifyctl.settings import TransportSettings
     from notifyctl.transports.base import Transport
+
+
+class Table(NamedTuple):
+    """The keys of a table inside a transport's, and which of them are secrets."""
+
+    keys: frozenset[str]
+    secrets: frozenset[str] = frozenset()
 
 
 class Kind(NamedTuple):
@@ -21,7 +30,8 @@ class Kind(NamedTuple):
 
     `channels` by name (a `Channel` is found in it too). Each of `secrets` may be given as KEY, KEY_env, KEY_file or
     KEY_command. `feeds`: the key that, where it is given, makes a transport one whose feed or mailbox is read (`kind`:
-    always), so that an idle poll knows without the transport's module; `Transport.feeds` says the same.
+    always), so that an idle poll knows without the transport's module; `Transport.feeds` says the same. `tables`: those
+    of `keys` that are tables with known keys of their own.
     """
 
     module: str
@@ -29,6 +39,7 @@ class Kind(NamedTuple):
     keys: frozenset[str]
     secrets: frozenset[str] = frozenset()
     feeds: str = ""
+    tables: Mapping[str, Table] = {}
 
 
 COMMON_KEYS = frozenset(
@@ -40,10 +51,19 @@ KINDS: dict[str, Kind] = {
         module="smtp:Smtp",
         channels=frozenset({"email"}),
         keys=frozenset(
-            {"host", "port", "tls", "ca_file", "username", "password", "max_messages_per_connection", "dkim"}
+            {"host", "port", "tls", "ca_file", "username", "password", "max_messages_per_connection", "dkim", "bounces"}
         ),
         secrets=frozenset({"username", "password"}),  # at many providers the user name is an API key
         feeds="bounces",
+        tables={
+            "bounces": Table(
+                keys=frozenset(
+                    {"maildir", "imap", "pop3", "return_path_domain", "return_path_user", "folder", "tls", "ca_file",
+                     "username", "password", "delete"}
+                ),
+                secrets=frozenset({"username", "password"}),
+            )
+        },
     ),
     "file": Kind(
         module="file:Folder",
@@ -53,11 +73,14 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def open_transport(settings: TransportSettings) -> Transport:
+def open_transport(settings: TransportSettings, sign: Callable[[str], str] | None = None) -> Transport:
     """The transport that `settings` describes, ready to submit. Nothing is sent yet.
+
+    `sign`: the ledger's signature for return paths (`Keys.return_path`), for all that sends or reads receipts.
 
     Raises ConfigError naming `transports.NAME.KEY` for what is missing, malformed or unreadable.
     """
+    from dataclasses import replace
     from importlib import import_module
 
     kind = KINDS.get(settings.kind)
@@ -66,6 +89,6 @@ def open_transport(settings: TransportSettings) -> Transport:
     module, _, name = kind.module.partition(":")
     transport: type[Transport] = getattr(import_module(f"notifyctl.transports.{module}"), name)
     try:
-        return transport(settings)
+        return transport(replace(settings, sign=sign) if sign else settings)
     except UnicodeError:  # an embedded NUL or a lone surrogate in a path or host
         raise ConfigError(f"transports.{settings.name} holds a text that cannot be encoded") from None

@@ -1,7 +1,9 @@
 """Any SMTP relay: TLS modes, login, kept sessions, PIPELINING, SIZE, SMTPUTF8 (RFC 5321, 2920, 1870, 6531, 3207).
 
 One recipient per message. The message's own Message-ID is the remote id;
-the queue id in the server's prose is not kept. SMTP proves nothing afterwards: no search, no replay, no receipts.
+the queue id in the server's prose is not kept. SMTP proves nothing afterwards: no search, no replay, and receipts only
+where bounces are collected (`bounces`): then mails go out with a signed return path and, where the server offers DSN
+(RFC 3461), with an envelope id.
 
 `tls` defaults to `none` on loopback, `implicit` on port 465, else `starttls`. There is no way back to plain text.
 """
@@ -11,13 +13,14 @@ from __future__ import annotations
 import logging
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from notifyctl.clock import Deadline
 from notifyctl.errors import InputError
-from notifyctl.model import Capabilities, Channel, Mail, Message, Outcome, OutcomeKind, Request
+from notifyctl.model import Capabilities, Channel, Mail, Message, Outcome, OutcomeKind, Receipt, Receipts, Request
 from notifyctl.settings import TransportSettings
-from notifyctl.transports.base import Checkup, Exchange, Phase, Transport, Trouble
+from notifyctl.transports.base import Checkup, Exchange, FeedPage, Phase, Transport, Trouble
 from notifyctl.transports.connect import is_loopback
 from notifyctl.transports.smtp_codes import codes
 from notifyctl.transports.smtp_pool import Pool
@@ -62,9 +65,17 @@ class Smtp(Transport):
         self._login = (username, password) if username is not None and password is not None else None
         cap = settings.whole("max_messages_per_connection", 100, 1, 1_000_000)
         self._pool = Pool(self._open, cap)
+        self._bounces = None
+        if "bounces" in settings.options:  # else its modules are not even imported
+            from notifyctl.transports.bounces import configured
+
+            self._bounces = configured(settings)
+            self.capabilities = replace(self.capabilities, receipts=Receipts.BOUNCES_ONLY)
 
     def prepare(self, message: Message) -> Request:
         """Envelope: sender, recipient, Message-ID, and `utf8`, `8bit` or `7bit`. Body: what follows DATA, dot included.
+
+        Where bounces are collected, the sender is the return path, and the envelope id stands behind the rest.
 
         Raises InputError: `channel_unsupported`, `invalid_address`, `bare_newline` (RFC 5321 2.3.8 forbids CR or LF
         alone, and servers that tolerate them can be made to see two messages in one).
@@ -83,7 +94,11 @@ class Smtp(Transport):
         utf8 = message.smtputf8 or not (sender.isascii() and recipient.isascii())
         form = "utf8" if utf8 else "8bit" if message.eight_bit else "7bit"
         end = END if body.endswith(b"\r\n") or not body else b"\r\n" + END
-        return Request(message.key, (sender, recipient, message.message_id, form), body + end)
+        envelope: tuple[str, ...] = (sender, recipient, message.message_id, form)
+        if self._bounces is not None:
+            back, envid = self._bounces.return_path(message.key, sender), self._bounces.envelope_id(message.key)
+            envelope = (back, *envelope[1:], envid)
+        return Request(message.key, envelope, body + end)
 
     def submit(
         self,
@@ -94,6 +109,19 @@ class Smtp(Transport):
         """One transaction per request; the deadline is for all of them."""
         return [self._submit(request, Exchange(deadline)) for request in requests]
 
+    @property
+    def feeds(self) -> bool:
+        """Whether bounces are collected."""
+        return self._bounces is not None
+
+    def feed(self, cursor: str, limit: int, deadline: Deadline) -> FeedPage:
+        """The next letters of the bounce mailbox."""
+        return self._bounces.feed(cursor, limit, deadline) if self._bounces else super().feed(cursor, limit, deadline)
+
+    def fed(self, page: FeedPage, unknown: Collection[Receipt], deadline: Deadline) -> str | None:
+        """Mark the letters of a page whose receipts are committed; those of nobody's deliveries stay as they are."""
+        return self._bounces.fed(page, unknown, deadline) if self._bounces else None
+
     def check(self, deadline: Deadline) -> Checkup:
         """Open a session (TLS and login included) and say what the server offers."""
         exchange = Exchange(deadline)
@@ -103,11 +131,19 @@ class Smtp(Transport):
             return Checkup(exchange.outcome(trouble))
         facts = {name.upper(): value.strip() for name, value in session.esmtp_features.items()}
         self._pool.give_back(session)
+        if self._bounces is not None:
+            try:
+                facts |= {f"BOUNCES {name}": value for name, value in self._bounces.check(deadline).items()}
+            except Trouble as trouble:
+                reason = f"bounces_{trouble.reason}"
+                return Checkup(Outcome(OutcomeKind.UNAVAILABLE, reason, config=trouble.config), facts)
         return Checkup(facts=facts)
 
     def close(self) -> None:
         """Say goodbye on kept sessions."""
         self._pool.close()
+        if self._bounces is not None:
+            self._bounces.close()
 
     # -- opening --
 

@@ -23,7 +23,7 @@ class Stale(Exception):
 
 def transact(session: Session, request: Request, *, kept: bool) -> Outcome:
     """Submit one message on an open session. Raises Trouble, or Stale for a kept session that was already dead."""
-    _, _, message_id, form = request.envelope
+    _, _, message_id, form, *_ = request.envelope
     unfit = _unfit(session, form, len(request.body) - len(END))
     if unfit is not None:
         return unfit
@@ -65,12 +65,16 @@ def _unfit(session: Session, form: str, size: int) -> Outcome | None:
 
 def _commands(session: Session, request: Request) -> list[tuple[str, bytes]]:
     """The commands before the body, in order; RSET first where the last transaction was left unfinished."""
-    sender, recipient, _, form = request.envelope
+    sender, recipient, _, form, *envelope_id = request.envelope
     mail = f"MAIL FROM:<{sender}>"
     if session.has_extn("size"):
         mail += f" SIZE={len(request.body) - len(END)}"
     mail += {"utf8": " BODY=8BITMIME SMTPUTF8", "8bit": " BODY=8BITMIME"}.get(form, "")
-    commands = [(MAIL, f"{mail}\r\n".encode()), (RCPT, f"RCPT TO:<{recipient}>\r\n".encode()), (DATA, b"DATA\r\n")]
+    rcpt = f"RCPT TO:<{recipient}>"
+    if envelope_id and session.has_extn("dsn"):  # RFC 3461; of our mail its header is enough, the body is nobody's
+        mail += f" RET=HDRS ENVID={envelope_id[0]}"
+        rcpt += " NOTIFY=FAILURE,DELAY"
+    commands = [(MAIL, f"{mail}\r\n".encode()), (RCPT, f"{rcpt}\r\n".encode()), (DATA, b"DATA\r\n")]
     return [(_RSET, b"RSET\r\n"), *commands] if session.unclean else commands
 
 
