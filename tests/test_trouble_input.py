@@ -12,7 +12,7 @@ import pytest
 from tests.site import DOMAIN, Done, Site, intent
 from tests.smtp_server import SmtpServer
 
-HUGE = 3 << 20  # bytes: more than a row may have, and more than is read at once
+HUGE = 10 << 20  # bytes: far more than a row may have, and more than is read at once
 
 
 def _line(number: int, **more: Any) -> bytes:
