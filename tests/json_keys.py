@@ -77,6 +77,7 @@ KEYS: dict[str, dict[str, str]] = {
         "": "matched cancelled refused refusals",
         "refusals[]": "id state reason hint",
     },
+    "prune": {"": "dry_run before pruned states"},
     "template publish": {
         "": "dry_run published unchanged errors",
         "errors[]": "template reason message",

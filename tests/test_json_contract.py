@@ -167,6 +167,13 @@ def test_requeue_and_cancel(folder: Folder) -> None:
     hold("cancel", done)
 
 
+def test_prune(folder: Folder) -> None:
+    enqueue(folder, "e-1", to="gone@example.com")
+    folder.run("dispatch")
+    write(folder, "UPDATE notify_delivery SET created_at = '2001-01-01T00:00Z', settled_at = '2001-01-01T00:00Z'")
+    hold("prune", folder.json("prune", "--dry-run"), folder.json("prune"))
+
+
 def test_recipients(folder: Folder) -> None:
     pair = ("--recipient", "r-1", "--channel", "email")
     rows = folder.path / "rows.ndjson"

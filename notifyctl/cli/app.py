@@ -32,6 +32,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "poll-receipts": ("poll_receipts", "Ask what became of what was accepted: one bounded run."),
     "requeue": ("requeue", "Send again what has ended and was never accepted."),
     "cancel": ("cancel", "Withdraw what has not begun."),
+    "prune": ("prune", "Remove what ended long ago."),
     "inspect": ("inspect", "See what stands where, why it has not gone yet, and what needs a person."),
     "template": ("template", "Publish, list, show, try out and compare templates."),
     "recipient": ("recipient", "Set and show recipients' addresses."),

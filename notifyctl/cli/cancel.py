@@ -8,7 +8,7 @@ import typer
 
 from notifyctl.cli import operator
 from notifyctl.cli.options import DryRun, Session, Yes, command, family
-from notifyctl.errors import EXIT_DATA, EXIT_OK, UsageError
+from notifyctl.errors import EXIT_DATA, EXIT_OK, InputError, UsageError
 
 app = family()
 
@@ -46,6 +46,8 @@ def cancel(
         else:
             chosen = operate.Filter(event=event, batch=batch)
             ids, missing = ledger.read(lambda tx: operate.matching(tx, chosen)), []
+            if not ids:
+                raise _unknown(event, batch)
         if not dry_run and len(ids) > operator.MANY:
             operator.confirm(session.out, f"{len(ids)} deliveries would be cancelled.", yes=yes)
         settles = Operator(session.config, ledger, runs.keys(ledger), dry_run=dry_run)
@@ -63,3 +65,12 @@ def cancel(
         would = "would be " if dry_run else ""
         session.out.text(f"{len(outcome.moved)} {would}cancelled, {len(refused)} refused")
     return EXIT_DATA if refused else EXIT_OK
+
+
+def _unknown(event: str | None, batch: str | None) -> InputError:
+    what, name = ("event", event) if event is not None else ("batch", batch)
+    shown = "with that name" if name and "@" in name else name  # it may be an address
+    return InputError(
+        f"there is no delivery of {what} {shown}; nothing has been cancelled", reason=f"unknown_{what}", field=what,
+        hint="look for it: notifyctl inspect deliveries --recipient ID, or notifyctl inspect runs",
+    )  # fmt: skip

@@ -51,7 +51,7 @@ class _Way:
         ]
         if len(ways) > 1:
             raise UsageError(f"{ways[0]} and {ways[1]} exclude each other")
-        if self.remote_id is not None and (self.mark != "accepted" or not self.remote_id.isprintable()):
+        if self.remote_id is not None and self.mark == "failed":
             raise UsageError("--remote-id goes with --mark accepted: the id the provider gave it")
         if self.mark and (self.reset_attempts or self.expires_in is not None):
             raise UsageError("--mark sends nothing, so it goes with neither --reset-attempts nor --expires-in")
@@ -74,6 +74,7 @@ def requeue(
     state: Annotated[list[str] | None, _option("--state", "STATE", "All in this state (repeatable).")] = None,
     lane: Annotated[str | None, _option("--lane", "LANE", "All of this lane.")] = None,
     event: Annotated[str | None, _option("--event", "ID", "All of this event.")] = None,
+    reason_code: Annotated[str | None, _option("--reason-code", "CODE", "All that ended for this reason.")] = None,
     recipient: Annotated[str | None, _option("--recipient", "ID", "All of this recipient.")] = None,
     since: Annotated[str | None, _option("--since", "TIME", "All created then or later.")] = None,
     until: Annotated[str | None, _option("--until", "TIME", "All created before.")] = None,
@@ -81,7 +82,12 @@ def requeue(
         bool, typer.Option("--accept-duplicate", help="Send what is in doubt again, at the risk of a second copy.")
     ] = False,
     mark: Annotated[str | None, _option("--mark", "accepted|failed", "Settle what is in doubt as you found.")] = None,
-    remote_id: Annotated[str | None, _option("--remote-id", "ID", "With --mark accepted: the provider's id.")] = None,
+    remote_id: Annotated[
+        str | None,
+        _option(
+            "--remote-id", "ID", "The one the provider calls so; with --mark accepted: what the provider calls it."
+        ),
+    ] = None,
     as_new_event: Annotated[
         bool, typer.Option("--as-new-event", help="Make one new, linked delivery of each.")
     ] = False,
@@ -98,7 +104,8 @@ def requeue(
     note = operator.stated(reason)
     way = _Way(accept_duplicate, mark, remote_id, as_new_event, reset_attempts, _seconds(expires_in))
     way.check()
-    chosen = _filter(state or [], lane, event, recipient, since, until)
+    given_id = None if mark else remote_id
+    chosen = _filter(state or [], lane, event, recipient, since, until, reason=reason_code, remote_id=given_id)
     if bool(wanted) == bool(chosen):
         raise UsageError(
             "requeue takes ids or a filter, not both" if wanted else "nothing says what to requeue",
@@ -139,7 +146,7 @@ def _run(
             f"{len(ids)} deliveries match: more than {operator.MANY}",
             hint="say how many at most with --limit N, or mean all of them with --all; look first: --dry-run",
         )
-    if way.remote_id is not None and len(ids) != 1:
+    if way.mark and way.remote_id is not None and len(ids) != 1:
         raise UsageError("--remote-id belongs to one delivery", hint="mark one delivery at a time")
     if not dry_run and ids:
         _ask(session, len(ids), way, yes=yes)
@@ -208,7 +215,13 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _filter(
-    states: list[str], lane: str | None, event: str | None, recipient: str | None, since: str | None, until: str | None
+    states: list[str],
+    lane: str | None,
+    event: str | None,
+    recipient: str | None,
+    since: str | None,
+    until: str | None,
+    **texts: str | None,
 ) -> Filter:
     from notifyctl import units
     from notifyctl.ledger.operate import Filter
@@ -217,9 +230,10 @@ def _filter(
     unknown = sorted(set(states) - set(State))
     if unknown:
         raise UsageError(f"--state is {unknown[0]!r}; it may be {', '.join(State)}")
-    for option, value in (("--lane", lane), ("--event", event), ("--recipient", recipient)):
+    texts |= {"lane": lane, "event": event, "recipient": recipient}
+    for name, value in texts.items():
         if value is not None:
-            operator.text(option, value)
+            operator.text(f"--{'reason-code' if name == 'reason' else name.replace('_', '-')}", value)
     times = {}
     for name, text in (("since", since), ("until", until)):
         try:
@@ -227,6 +241,5 @@ def _filter(
         except InputError as error:
             raise UsageError(f"--{name}: {error.message}", hint=error.hint) from None
     return Filter(
-        states=tuple(dict.fromkeys(states)), lane=lane, event=event, recipient=recipient,
-        since=times["since"], until=times["until"],
+        states=tuple(dict.fromkeys(states)), since=times["since"], until=times["until"], **texts,
     )  # fmt: skip

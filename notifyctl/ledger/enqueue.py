@@ -101,7 +101,7 @@ def enqueue(tx: Tx, entries: Sequence[Entry], *, run: str, dry_run: bool = False
         elif key in inserted and first[key] == position:
             verdicts.append(Verdict("suppressed" if row[1] == "suppressed" else "enqueued", row[0], row[2]))
         else:
-            field = differs(tx, entry.intent, row)
+            field = differs(tx, entry.intent, row, entry.content_digest)
             verdicts.append(Verdict("conflict" if field else "duplicate", row[0], "conflict" if field else "", field))
     return verdicts
 
@@ -144,8 +144,11 @@ def stored(tx: Tx, keys: Sequence[str]) -> dict[str, Sequence[Any]]:
     return {row[0]: row[1:] for row in tx.execute(_STORED, o=[(key,) for key in keys])}
 
 
-def differs(tx: Tx, intent: Intent, row: Sequence[Any]) -> str:
-    """The first column the caller stated that differs from what is stored; "" if none does."""
+def differs(tx: Tx, intent: Intent, row: Sequence[Any], digest: str | None = None) -> str:
+    """The first column the caller stated that differs from what is stored; "" if none does.
+
+    Variables that have been erased are compared by `digest`, the intent's own; without it they are not.
+    """
     at, document = tx.dialect.instant, tx.dialect.document
     held: dict[str, Any] = {
         "template": row[3], "template_version": row[4], "locale": row[5], "lane": row[6], "region": row[7],
@@ -154,6 +157,10 @@ def differs(tx: Tx, intent: Intent, row: Sequence[Any]) -> str:
     }  # fmt: skip
     stated: dict[str, Any] = {name: getattr(intent, name) for name in held}
     stated["variables"] = json.loads(json.dumps(dict(intent.variables)))
+    if held["sensitive"] and not held["variables"]:
+        known = digest is not None and row[15] is not None
+        held["variables"] = row[15] if known else stated["variables"]
+        stated["variables"] = digest if known else stated["variables"]
     for name, value in held.items():
         if name in intent.stated and _same_time(value) != _same_time(stated[name]):
             return name

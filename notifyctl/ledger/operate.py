@@ -43,6 +43,7 @@ class Candidate:
     content_digest: str | None
     consent: bool | None
     suppression: str | None
+    receipt: str = ""  # what the provider said last
 
     @property
     def state(self) -> State:
@@ -96,7 +97,8 @@ _LOCK_DELIVERY = """SELECT d.id FROM {o: id bigint} JOIN notify_delivery d ON d.
 
 _CANDIDATES = f"""SELECT d.id, d.event_id, d.recipient_id, d.channel, d.topic, d.reason, d.batch, d.sensitive,
     d.variables, d.attachments, d.destination, e.address, d.content_digest, {CONSENT},
-    {SUPPRESSION % f"({_FINGERPRINT})"}
+    {SUPPRESSION % f"({_FINGERPRINT})"},
+    (SELECT r.status FROM notify_receipt r WHERE r.delivery_id = d.id ORDER BY r.id DESC LIMIT 1)
   FROM {{o: id bigint}} JOIN notify_delivery d ON d.id = o.id
   LEFT JOIN notify_endpoint e ON e.id = (SELECT max(n.id) FROM notify_endpoint n
     WHERE n.recipient_id = d.recipient_id AND n.channel = d.channel)"""
@@ -121,6 +123,7 @@ def candidates(tx: Tx, wanted: Iterable[int]) -> dict[int, Candidate]:
             attachments=readable_attachments(tx.dialect.document(row[9])) or (), destination=row[10],
             address=row[11],
             content_digest=row[12], consent=None if row[13] is None else bool(row[13]), suppression=row[14],
+            receipt=row[15] or "",
         )  # fmt: skip
     return found
 
@@ -257,6 +260,7 @@ class Filter:
     lane: str | None = None
     event: str | None = None
     recipient: str | None = None
+    reason: str | None = None
     remote_id: str | None = None
     batch: str | None = None
     since: datetime | None = None
@@ -268,8 +272,8 @@ class Filter:
 
 _CONDITIONS = {
     "lane": "d.lane = :lane", "event": "d.event_id = :event", "recipient": "d.recipient_id = :recipient",
-    "remote_id": "d.remote_id = :remote_id", "batch": "d.batch = :batch", "since": "d.created_at >= :since",
-    "until": "d.created_at < :until",
+    "reason": "d.reason = :reason", "remote_id": "d.remote_id = :remote_id", "batch": "d.batch = :batch",
+    "since": "d.created_at >= :since", "until": "d.created_at < :until",
 }  # fmt: skip
 
 

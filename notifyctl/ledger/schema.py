@@ -32,6 +32,11 @@ READER = 1  # what this tool can read: a ledger whose files ask for more is refu
 
 _ADVISORY_LOCK = 0x6E6F_7469_6679  # "notify": whoever migrates this Postgres database holds it until the commit
 _RETRIED = ("55P03", "40P01", "40001")  # lock_not_available, deadlock_detected, serialization_failure
+# While a change of the tables waits for a lock, whoever writes to them waits behind it. So it asks for a moment only,
+# lets the others pass, and asks again: no writer is held up for longer by a lock that somebody else keeps.
+LOCK_WAIT = 1.0  # seconds
+_PASS = 0.3
+
 _HEADER = re.compile(r"-- min_reader: (\d+)\n")
 _MIGRATE = "run: notifyctl migrate"
 
@@ -89,7 +94,8 @@ def migrate(connection: Any, dialect: str, instance: str, *, lock_timeout: float
     """Apply what is pending and name a new ledger `instance`; returns what was applied, empty: nothing to do.
 
     `connection` is the driver's own (sqlite3 with isolation_level=None, psycopg with autocommit). `lock_timeout`: how
-    many seconds another process's lock is waited for. Safe to run again after being killed, and twice at once.
+    many seconds another process's lock is waited for, on Postgres LOCK_WAIT at a time. Safe to run again after being
+    killed, and twice at once.
     Raises ConfigError, or LedgerUnavailable when the lock was not free in time; then nothing has been changed.
     """
     done = []
@@ -248,7 +254,8 @@ def _transact(connection: Any, dialect: str, lock_timeout: float, work: Callable
                 connection.execute("BEGIN IMMEDIATE")
             else:
                 connection.execute("BEGIN")
-                connection.execute(f"SET LOCAL lock_timeout = {max(1, round((give_up - time.monotonic()) * 1000))}")
+                wait = min(LOCK_WAIT, give_up - time.monotonic())
+                connection.execute(f"SET LOCAL lock_timeout = {max(1, round(wait * 1000))}")
                 connection.execute(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
             result = work()
             connection.execute("COMMIT")
@@ -258,7 +265,8 @@ def _transact(connection: Any, dialect: str, lock_timeout: float, work: Callable
             if not isinstance(error, Exception):
                 raise
             _explain(error, lock_timeout, last=time.monotonic() >= give_up)
-            time.sleep(random.uniform(0.005, 0.02))  # noqa: S311  (jitter)
+            least = _PASS if _state(error) == _RETRIED[0] else 0.005
+            time.sleep(random.uniform(least, 2 * least))  # noqa: S311  (jitter)
         else:
             return result
 

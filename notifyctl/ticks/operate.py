@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
-from notifyctl import lifecycle
+from notifyctl import lifecycle, units
 from notifyctl.config import Config
 from notifyctl.keys import Keys
 from notifyctl.ledger import operate
@@ -153,8 +153,10 @@ class Operator:
         c = candidate
         if c.reason == "recipient_erased" or (c.destination is None and c.address == ""):
             return False
-        if c.variables or c.content_digest is None:
+        if c.variables:
             return True
+        if c.content_digest is None:
+            return not c.sensitive
         return self.keys.content(c.variables, c.attachments, c.destination) == c.content_digest
 
     def _paged(self, wanted: Sequence[int], work: Callable[[Tx, Sequence[int]], Done]) -> Outcome:
@@ -180,9 +182,10 @@ def _in_doubt(candidate: Candidate) -> bool:
 
 # -- the way out --------------------------------------------------------------------------------------------------
 
+_ACCEPTED = "a provider took it at {accepted}{receipt}; "
 _ANEW = "it is never sent twice under one event; to send it again as a new one: notifyctl requeue {id} --as-new-event"
 _REFUSALS = {
-    "already_accepted": _ANEW,
+    "already_accepted": _ACCEPTED + _ANEW,
     "in_doubt": (
         "it may have been accepted; look, then: notifyctl requeue {id} --mark accepted, --mark failed, "
         "or --accept-duplicate"
@@ -210,9 +213,15 @@ def _doubted(candidate: Candidate) -> Refused:
 def _refused(candidate: Candidate, reason: str) -> Refused:
     hint = _REFUSALS.get(reason, _SUPPRESSED).format(
         id=candidate.id, recipient=shlex.quote(candidate.recipient_id), channel=candidate.channel,
-        topic=shlex.quote(candidate.topic or ""),
+        topic=shlex.quote(candidate.topic or ""), accepted=_at(candidate),
+        receipt=f" and then said {candidate.receipt}" if candidate.receipt else "",
     )  # fmt: skip
     return Refused(candidate.id, candidate.state, reason, hint)
+
+
+def _at(candidate: Candidate) -> str:
+    accepted = candidate.facts.accepted_at
+    return units.iso(accepted) if accepted else "an unknown time"
 
 
 _PAST = {

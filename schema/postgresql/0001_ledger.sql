@@ -96,6 +96,7 @@ CREATE INDEX notify_delivery_recipient ON notify_delivery (recipient_id, channel
 CREATE INDEX notify_delivery_remote ON notify_delivery (remote_id) WHERE remote_id IS NOT NULL;
 CREATE INDEX notify_delivery_wire ON notify_delivery (wire_key) WHERE wire_key IS NOT NULL;
 CREATE INDEX notify_delivery_created ON notify_delivery (created_at);
+CREATE INDEX notify_delivery_batch ON notify_delivery (batch) WHERE batch IS NOT NULL;
 
 CREATE TABLE notify_key (               -- every idempotency key ever used; outlives its delivery
   key           TEXT COLLATE "C" NOT NULL PRIMARY KEY,
@@ -316,6 +317,9 @@ BEGIN
     IF NEW.state IN ('accepted', 'delivered', 'unresolved') THEN
       NEW.accepted_at := COALESCE(NEW.accepted_at, now());
     END IF;
+    IF NEW.sensitive AND NEW.state NOT IN ('dead_letter', 'unresolved') THEN
+      NEW.variables := '{}';
+    END IF;
     RETURN NEW;
   END IF;
 
@@ -341,6 +345,9 @@ BEGIN
       NEW.settled_at := now();
     END IF;
   END IF;
+  IF NEW.sensitive AND NEW.settled_at IS NOT NULL THEN
+    NEW.variables := '{}';
+  END IF;
   RETURN NEW;
 END
 $$;
@@ -362,6 +369,22 @@ $$;
 
 CREATE TRIGGER notify_delivery_born AFTER INSERT ON notify_delivery
 REFERENCING NEW TABLE AS born FOR EACH STATEMENT EXECUTE FUNCTION notify_delivery_born();
+
+-- What is marked sensitive is said once: a delivery at rest keeps the digest of its variables, not their values. What a
+-- person may still requeue as it is keeps them.
+CREATE FUNCTION notify_delivery_erase() RETURNS trigger
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+  NEW.variables := '{}';
+  RETURN NEW;
+END
+$$;
+
+CREATE TRIGGER notify_delivery_erase BEFORE UPDATE OF state, settled_at ON notify_delivery
+FOR EACH ROW WHEN (
+  NEW.sensitive AND NEW.settled_at IS NOT NULL AND NEW.state NOT IN ('dead_letter', 'unresolved')
+  AND NEW.variables <> '{}')
+EXECUTE FUNCTION notify_delivery_erase();
 
 CREATE FUNCTION notify_refuse() RETURNS trigger
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$

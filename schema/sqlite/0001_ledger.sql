@@ -98,6 +98,7 @@ CREATE INDEX notify_delivery_recipient ON notify_delivery (recipient_id, channel
 CREATE INDEX notify_delivery_remote ON notify_delivery (remote_id) WHERE remote_id IS NOT NULL;
 CREATE INDEX notify_delivery_wire ON notify_delivery (wire_key) WHERE wire_key IS NOT NULL;
 CREATE INDEX notify_delivery_created ON notify_delivery (created_at);
+CREATE INDEX notify_delivery_batch ON notify_delivery (batch) WHERE batch IS NOT NULL;
 
 CREATE TABLE notify_key (               -- every idempotency key ever used; outlives its delivery
   key           TEXT NOT NULL PRIMARY KEY,
@@ -374,6 +375,15 @@ WHEN NEW.id IS NOT OLD.id OR NEW.event_id IS NOT OLD.event_id OR NEW.recipient_i
   OR NEW.channel IS NOT OLD.channel
 BEGIN
   SELECT RAISE(ABORT, 'notify_delivery: event_id, recipient_id and channel are the delivery''s identity');
+END;
+
+-- What is marked sensitive is said once: a delivery at rest keeps the digest of its variables, not their values. What a
+-- person may still requeue as it is keeps them.
+CREATE TRIGGER notify_delivery_erased AFTER UPDATE OF state, settled_at ON notify_delivery
+WHEN NEW.sensitive AND NEW.settled_at IS NOT NULL AND NEW.state NOT IN ('dead_letter', 'unresolved')
+  AND NEW.variables <> '{}'
+BEGIN
+  UPDATE notify_delivery SET variables = '{}' WHERE id = NEW.id;
 END;
 
 -- The foreign key says the same, but clients leave foreign keys off by default.
