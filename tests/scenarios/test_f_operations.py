@@ -23,7 +23,7 @@ WHY = ("--reason", "the customer says it never came")
 
 
 def test_F1_what_was_accepted_is_never_sent_again_under_its_event(stage: Stage) -> None:
-    """One accepted, one delivered, one unknown, by id and by filter. Relatives: every other state, see below; what is made
+    """One accepted, one delivered, one unknown, by id and by filter. Relatives: every other state (below); what is made
     anew is made once."""
     with SmtpServer(Rule("dot", hang=True, when=lambda it: f"r3@{DOMAIN}" in it.recipients)) as server:
         stage.to(server, deadline="1s")
