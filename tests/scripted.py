@@ -160,7 +160,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 class Desk(Site):
-    """An installation whose lanes `email` and `sms` go through the scripted provider `relay`."""
+    """An installation whose lane `email` goes through the scripted provider `relay`."""
 
     def __init__(self, path: Path, url: str, receipts: str = "lookup", **relay: Any) -> None:
         register()
@@ -170,11 +170,19 @@ class Desk(Site):
         self.settings["transports.relay"] = {
             "kind": "scripted", "path": "provider", "receipts": receipts, "from": "no-reply@shop.example",
         }  # fmt: skip
-        self.settings["lanes.sms"] = {"channel": "sms", "transport": "relay"}
         self.settings["templates"] = {"path": "templates"}
         if receipts != "lookup":
             relay["feeding"] = True
         self.configure(relay=relay)
+
+    def texting(self) -> None:
+        """A lane `sms` through a second account of the provider, and a template that can be sent as a text message."""
+        self.settings["transports.texts"] = {**self.settings["transports.relay"], "from": "+15005550006"}
+        self.settings["lanes.sms"] = {"channel": "sms", "transport": "texts"}
+        self.configure()
+        self.template()
+        (self.path / "templates" / "note" / "1" / "sms.txt").write_text("Code for {{ name }}", encoding="utf-8")
+        assert self.run("template", "publish").code == 0
 
     def intend(self, number: int, to: str = "", channel: str = "email", recipient: str = "", **columns: Any) -> None:
         """Insert delivery e<number>, by default as `Site.enqueue` does."""

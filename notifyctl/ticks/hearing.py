@@ -22,6 +22,7 @@ S = ReceiptStatus
 SAYS_NOTHING = frozenset({S.UNKNOWN_YET})
 HARD = (S.INVALID, S.HARD_BOUNCE, S.OPTED_OUT)  # the first of these that a part has is what the message has
 FAILED = (S.FAILURE, S.SOFT_FAILURE)
+_NO_NEWS = frozenset({S.UNKNOWN_YET, S.COMPLAINED})
 TERMINAL = frozenset({S.DELIVERED, *HARD, *FAILED})
 _STATE = {S.DELIVERED: State.DELIVERED, **dict.fromkeys(HARD, State.SUPPRESSED),
           **dict.fromkeys(FAILED, State.PERMANENT_FAILURE)}  # fmt: skip
@@ -68,15 +69,14 @@ def hear(known: Known, said: Said, now: datetime, lane: Lane, capabilities: Capa
         hearer.accept(new[0])
     if lane.receipt.soft_bounces and soft_run >= lane.receipt.soft_bounces:
         hearer.note = f"soft_bounces:{soft_run}"
-    hearer.complaints([one for one in new if one.status is S.COMPLAINED])
-    told = [one for one in said.receipts if one.status not in (S.COMPLAINED, S.UNKNOWN_YET)]
-    if not hearer.facts.owned:
-        told = [one for one in told if one in new]
+    told = new
+    if hearer.facts.owned:  # whoever looked something up must conclude from it, also when it is no news
+        told = [one for one in dict.fromkeys(said.receipts) if one in new or one.status not in _NO_NEWS]
     if known.parts > 1:
-        hearer.parts(told)
-    else:
-        for one in told:
-            hearer.one(one, lane.receipt.soft_bounces)
+        hearer.parts([one for one in told if one.status is not S.COMPLAINED])
+        told = [one for one in told if one.status is S.COMPLAINED]
+    for one in told:
+        hearer.one(one)
     hearer.end(said.ends)
     hearer.heard.state, hearer.heard.at_rest = hearer.facts.state, hearer.facts.step is None
     return hearer.heard
@@ -105,18 +105,10 @@ class _Hearer:
         if done and self.known.doubtful is not None:
             self.heard.accepted = (self.known.doubtful, remote_id)
 
-    def complaints(self, said: Sequence[Receipt]) -> None:
-        """Complaints suppress and leave the state as it is."""
-        for one in said:
-            self._hear(one)
-            self.heard.complained += 1
-
-    def one(self, said: Receipt, soft_bounces: int) -> None:
-        """A receipt of a message in one part."""
-        note = ""
-        if self.note and soft_bounces and said.status is S.SOFT_FAILURE:
-            said, note = replace(said, status=S.HARD_BOUNCE), self.note
-        if self._hear(said, note=note) and said.status in TERMINAL and said.provider_time is not None:
+    def one(self, said: Receipt) -> None:
+        """A receipt of a message in one part, or a complaint: that suppresses and leaves the state as it is."""
+        self.heard.complained += said.status is S.COMPLAINED
+        if self._hear(said) and said.status in TERMINAL and said.provider_time is not None:
             newest = self.facts.last_receipt
             self.facts = replace(self.facts, last_receipt=max(newest or said.provider_time, said.provider_time))
 
@@ -146,10 +138,7 @@ class _Hearer:
             )
         if whole.status is S.UNKNOWN_YET:
             return
-        if self.note and whole.status is S.SOFT_FAILURE:
-            self._hear(replace(whole, status=S.HARD_BOUNCE), note=self.note)
-        else:
-            self._hear(whole)
+        self._hear(whole)
 
     def end(self, ends: Trigger) -> None:
         """The owner of a check lets go of it, whatever it has learnt."""
@@ -161,8 +150,11 @@ class _Hearer:
                 )
             )
 
-    def _hear(self, said: Receipt, note: str = "") -> bool:
+    def _hear(self, said: Receipt) -> bool:
         now, lane, capabilities = self.policy
+        note = ""
+        if self.note and said.status is S.SOFT_FAILURE:  # the last of a run: as if it had been a hard one
+            said, note = replace(said, status=S.HARD_BOUNCE), self.note
         return self._step(
             lambda facts: lifecycle.receipt(facts, said, now, lane, capabilities, jitter=_jitter()), note=note
         )
