@@ -1,6 +1,6 @@
 """Debian's dovecot on loopback, with a configuration of its own: the real other end for bounce mailboxes.
 
-    with Dovecot(tmp_path) as server:
+    with Dovecot() as server:
         server.deliver(b"From: …")        # into the Maildir of server.user
         ...IMAP at server.imap, POP3 at server.pop3...
 
@@ -17,6 +17,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -98,10 +99,9 @@ def binary() -> str | None:
 class Dovecot:
     """One server, one user, one Maildir. `pem`: (certificate, key) to offer TLS with."""
 
-    def __init__(self, path: Path, *, pem: tuple[Path, Path] | None = None) -> None:
+    def __init__(self, *, pem: tuple[Path, Path] | None = None) -> None:
         need()
-        self.path = path / "dovecot"
-        self.path.mkdir()
+        self.path = Path(mkdtemp(prefix="notifyctl-dovecot-"))  # pytest's own folders are closed to the mail user
         self.user, self.password = USER, PASSWORD
         self.maildir = self.path / "mail"
         self.imap, self.imaps, self.pop3, self.pop3s = _free_ports(4)
@@ -125,9 +125,6 @@ class Dovecot:
             folder.chmod(0o755 if folder.is_dir() else 0o644)
             if self._owner and folder.is_dir() and folder != self.path:
                 os.chown(folder, *self._owner)
-        for parent in self.path.parents:  # pytest's own folders are closed to the mail user
-            if root and parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
-                parent.chmod(parent.stat().st_mode | 0o011)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Dovecot:
@@ -159,6 +156,7 @@ class Dovecot:
         finally:
             self._process.kill()
             self._process.communicate()
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def deliver(self, *letters: bytes) -> list[Path]:
         """Put letters into `new/` as a mail server does."""

@@ -49,7 +49,7 @@ class Box:
             self.maildir = dovecot.maildir(tmp_path / "box")
             self.options["maildir"] = "box"
             return
-        self.server = stack.enter_context(dovecot.Dovecot(tmp_path))
+        self.server = stack.enter_context(dovecot.Dovecot())
         self.maildir = self.server.maildir
         port = self.server.imap if kind == "imap" else self.server.pop3
         self.options |= {kind: f"127.0.0.1:{port}", "username": self.server.user, "password": self.server.password}
@@ -399,7 +399,7 @@ def test_tls_is_verified(kind: str, mode: str, tmp_path: Path) -> None:
     trusted, _ = certificate(tmp_path, "localhost")
     both = tmp_path / "server.pem"
     with ExitStack() as stack:
-        server = stack.enter_context(dovecot.Dovecot(tmp_path, pem=(both, both)))
+        server = stack.enter_context(dovecot.Dovecot(pem=(both, both)))
         port = {"imap": (server.imap, server.imaps), "pop3": (server.pop3, server.pop3s)}[kind][mode == "implicit"]
         server.deliver(letters.dsn(to=path(1)))
 
