@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from notifyctl.cli.options import Session, command, family
-from notifyctl.errors import EXIT_OK, ConfigError, UsageError
+from notifyctl.errors import EXIT_OK, ConfigError, UsageError, worst
 
 if TYPE_CHECKING:
     from notifyctl.config import Config
@@ -46,10 +46,12 @@ from = "+15005550006"
 [lanes.email]
 channel = "email"
 transport = "outbox"
+receipt = { first = "10ms" }     # a folder knows at once; with a provider leave this out
 
 [lanes.sms]
 channel = "sms"
 transport = "texts"
+receipt = { first = "10ms" }
 """
 
 TEMPLATES = {
@@ -100,9 +102,9 @@ def _scenes(tag: str) -> list[Scene]:
         "vars": {"name": "Alan", "order": 1003}, "to": {"email": "alan@example.com"}, "expires_in": EXPIRY,
     }  # fmt: skip
     return [
-        Scene("a mail in German, to a name outside ASCII", email, "sent"),
+        Scene("a mail in German, to a name outside ASCII", email, "sent, and its receipt read"),
         Scene("the same mail enqueued again", email, "a duplicate: the delivery there was, and no second mail"),
-        Scene("an SMS of the same event", sms, "sent"),
+        Scene("an SMS of the same event", sms, "sent, and its receipt read"),
         Scene(
             "a mail to somebody who asked for none", suppressed, "suppressed when it was enqueued: never in the queue"
         ),
@@ -112,7 +114,7 @@ def _scenes(tag: str) -> list[Scene]:
 
 @command(app, "demo")
 def demo(session: Session, folder: Folder = Path("notifyctl-demo")) -> int:
-    """Play the whole story in a folder: enqueue, refuse, expire, dispatch, look."""
+    """Play the whole story in a folder: enqueue, refuse, expire, dispatch, poll receipts, look."""
     if session.path is not None:
         raise UsageError("demo takes no --config: it writes its own", hint="name a folder: notifyctl demo FOLDER")
     place = _prepare(folder)
@@ -144,6 +146,7 @@ def _play(session: Session, config: Config, ledger: Ledger) -> int:
     from notifyctl.ticks.bulk import Row
     from notifyctl.ticks.enqueue import Enqueue
     from notifyctl.ticks.people import Register
+    from notifyctl.ticks.receipts import Poll
     from notifyctl.ticks.run import Run
 
     _publish(config, ledger)
@@ -162,6 +165,9 @@ def _play(session: Session, config: Config, ledger: Ledger) -> int:
         Run(config, ledger, "dispatch"), lanes.chosen(config, [], None), config.region, batch=None, concurrency=None
     )
     code = dispatched()
+    clock.sleep_until(clock.monotonic() + 2 * units.duration(EXPIRY))
+    polled = Poll(Run(config, ledger, "poll-receipts"), lanes.chosen(config, [], None), config.region)
+    code = worst(code, polled())
     _tell(session, config, ledger, list(zip(scenes, enqueued.ids, strict=True)))
     return code
 

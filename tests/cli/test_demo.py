@@ -37,7 +37,7 @@ def tell(folder: Path, *arguments: str) -> list[dict[str, Any]]:
 def test_the_story_has_a_mail_a_duplicate_an_sms_a_suppressed_and_an_expired_one(tmp_path: Path) -> None:
     mail, duplicate, sms, suppressed, expired = tell(tmp_path)
     assert [one["state"] for one in (mail, sms, suppressed, expired)] == [
-        "accepted", "accepted", "suppressed", "expired",
+        "delivered", "delivered", "suppressed", "expired",
     ]  # fmt: skip
     assert duplicate["delivery"] == mail["delivery"]
     assert suppressed["reason"] == "opted_out"
@@ -70,7 +70,7 @@ def test_people_read_where_the_mail_lies_in_any_locale(tmp_path: Path, locale: d
     assert (done.returncode, done.stderr) == (0, "")
     (lies,) = (tmp_path / "my folder/outbox/mail/new").iterdir()
     assert f"  {lies}\n" in done.stdout
-    assert "a mail in German, to a name outside ASCII: accepted\n" in done.stdout
+    assert "a mail in German, to a name outside ASCII: delivered\n" in done.stdout
     assert "suppressed (opted_out)" in done.stdout
     assert f"--config '{tmp_path}/my folder/notifyctl.toml' inspect delivery 1\n" in done.stdout
 
@@ -87,7 +87,7 @@ def test_what_a_killed_demo_left_out_is_made_by_the_next(tmp_path: Path) -> None
     tell(tmp_path)
     (tmp_path / "notifyctl-demo/templates/order-paid/1/sms.txt").unlink()
     (tmp_path / "notifyctl-demo/ledger.db").unlink()
-    assert [one["state"] for one in tell(tmp_path)][:1] == ["accepted"]
+    assert [one["state"] for one in tell(tmp_path)][:1] == ["delivered"]
 
 
 def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
