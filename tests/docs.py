@@ -155,7 +155,13 @@ def _configuration(old: str) -> str:
 
 def transport_keys() -> list[str]:
     """`kind.key` for every key that only one kind has."""
-    return [f"{kind}.{key}" for kind, entry in KINDS.items() for key in sorted(entry.keys | entry.secrets)]
+    keys = [f"{kind}.{key}" for kind, entry in KINDS.items() for key in sorted(entry.keys | entry.secrets)]
+    inner = {
+        f"{kind}.{table}": [f"{kind}.{table}.{key}" for key in sorted(known.keys)]
+        for kind, entry in KINDS.items()
+        for table, known in entry.tables.items()
+    }
+    return [one for key in keys for one in (key, *inner.get(key, ()))]
 
 
 def _transports(old: str) -> str:
@@ -163,7 +169,9 @@ def _transports(old: str) -> str:
     rows = []
     for name in transport_keys():
         kind, _, key = name.partition(".")
-        secret = "secret" if key in KINDS[kind].secrets else ""
+        table, _, inner = key.partition(".")
+        secrets = KINDS[kind].tables[table].secrets if inner else KINDS[kind].secrets
+        secret = "secret" if (inner or key) in secrets else ""
         rows.append(_row(f"`{name}`", secret, said.get(name, "")))
     return "\n".join(["| kind.key | | |", "|---|---|---|", *rows])
 
