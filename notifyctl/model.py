@@ -339,6 +339,7 @@ class Mail:
     smtputf8: bool = False
     eight_bit: bool = False
     locale: str = ""
+    files: tuple[tuple[bytes, str, str], ...] = field(default=(), repr=False)  # content, content type, file name
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,8 @@ ONLY_IN = {
     "cryptography": ("compose",), "jinja2": ("compose",), "phonenumbers": ("compose",), "email_validator": ("compose",),
     "sqlite3": ("ledger",), "psycopg": ("ledger",),
     "subprocess": ("settings",),  # the administrator's own x_command
-    "sqlalchemy": (), "pydantic": (), "httpx": (), "requests": (),
+    "sqlalchemy": (), "pydantic": (), "requests": (),
+    "httpx": ("transports",), "httpcore": ("transports",), "h11": (),
 }  # fmt: skip
 DISTRIBUTIONS = {"phonenumberslite": "phonenumbers"}  # where it is not the module's own name
 THIRD_PARTY = {

@@ -108,6 +108,7 @@ def compose(
         headers=headers,
         smtputf8=smtputf8,
         locale=rendered.locale,
+        files=tuple((file.content, file.content_type, file.filename) for file in files),
     )
 
 

@@ -46,6 +46,8 @@ COMMON_KEYS = frozenset(
     {"kind", "from", "reply_to", "rate", "deadline", "drain", "settle_delay", "cooldown", "status_rate", "poll_every"}
 )
 
+_HTTP = frozenset({"base_url", "ca_file", "receipt_window"})  # of every provider reached by HTTPS
+
 KINDS: dict[str, Kind] = {
     "smtp": Kind(
         module="smtp:Smtp",
@@ -69,6 +71,24 @@ KINDS: dict[str, Kind] = {
         module="file:Folder",
         channels=frozenset({"email", "sms"}),
         keys=frozenset({"path", "fail"}),
+    ),
+    "postmark": Kind(
+        module="postmark:Postmark",
+        channels=frozenset({"email"}),
+        keys=_HTTP | {"server_token", "message_stream"},
+        secrets=frozenset({"server_token"}),
+    ),
+    "telnyx": Kind(
+        module="telnyx:Telnyx",
+        channels=frozenset({"sms"}),
+        keys=_HTTP | {"api_key", "messaging_profile_id", "replay_window"},
+        secrets=frozenset({"api_key"}),
+    ),
+    "twilio": Kind(
+        module="twilio:Twilio",
+        channels=frozenset({"sms"}),
+        keys=_HTTP | {"account_sid", "auth_token", "api_key_sid", "messaging_service_sid"},
+        secrets=frozenset({"auth_token"}),
     ),
 }
 
