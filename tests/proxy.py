@@ -39,14 +39,14 @@ class Cut:
 class Proxy:
     """Listens on loopback while used as a context manager; `statements` are all it has seen, `cuts` those it cut."""
 
-    def __init__(self, upstream: int, *cuts: Cut) -> None:
+    def __init__(self, upstream: int, *cuts: Cut, host: str = "127.0.0.1") -> None:
         self.upstream = upstream
         self.rules = cuts
         self.statements: list[str] = []
         self.cuts = 0
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server((host, 0))
         self.port: int = self._socket.getsockname()[1]
 
     def url(self, url: str) -> str:
