@@ -39,6 +39,7 @@ from notifyctl.transports.base import Transport
 from notifyctl.transports.registry import open_transport
 
 LAPSE_LIMIT = 500
+AHEAD = 4  # look-ups that wait for each worker of a transport whose rate is not limited
 FAULTS = 5  # failed look-ups of a transport in a row, and the rest of its checks wait for the next run
 AWAY = 30.0  # seconds until a check is looked at again whose feed somebody else is reading
 
@@ -249,7 +250,7 @@ class Poll:
                     self._return(one, one.waiting.popleft())
                     continue
                 under_way = sum(other.transport == check.transport for other in (*self.flying.values(), *chosen))
-                if under_way >= self._size(check.transport) or now < self.not_before.get(check.transport, 0.0):
+                if under_way >= self._ahead(check.transport) or now < self.not_before.get(check.transport, 0.0):
                     break
                 chosen.append(one.waiting.popleft())
         return chosen
@@ -257,6 +258,10 @@ class Poll:
     def _size(self, transport: str) -> int:
         """How many look-ups of a transport may be under way at once."""
         return max((one.lane.concurrency for one in self.lanes.values() if one.lane.transport == transport), default=1)
+
+    def _ahead(self, transport: str) -> int:
+        """How many look-ups of a transport are given to its workers: a few for each, so that answers come in groups."""
+        return self._size(transport) * (1 if self.policies.status_rates(transport) else AHEAD)
 
     def _look_up(self, group: Group, done: Done, sent: float) -> None:
         for check in group.asking:

@@ -10,14 +10,20 @@ from typing import Any
 import pytest
 
 from notifyctl.ledger import claim as claiming
-from notifyctl.ledger import gate
+from notifyctl.ledger import gate, receipts
 from notifyctl.ledger import record as recording
 from notifyctl.ledger.database import Tx
-from notifyctl.model import Outcome, OutcomeKind, Rate
+from notifyctl.model import Outcome, OutcomeKind, Rate, Receipt, ReceiptStatus
 from tests.ledger.workbench import Workbench, workbench
 
 HISTORY = 4000
-SMALL = {"notify_meta", "notify_gate", "notify_pace", "notify_template"}  # a handful of rows, by their nature
+SMALL = {
+    "notify_meta",
+    "notify_gate",
+    "notify_pace",
+    "notify_template",
+    "notify_cursor",
+}  # a handful of rows, by their nature
 
 
 @pytest.fixture
@@ -50,13 +56,16 @@ def explained(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def explain(tx: Tx, run: Callable[..., Any], sql: str, parameters: dict[str, Any]) -> list[str]:
     """The tables that this statement reads from end to end."""
-    if sql.startswith("INSERT INTO notify_delivery"):
+    if sql.startswith(("INSERT INTO notify_delivery", "ANALYZE")):
         return []
     if tx.dialect.name == "sqlite":
         rows, _ = run(tx, f"EXPLAIN QUERY PLAN {sql}", parameters)
         words = [str(row[3]).split() for row in rows]
         named = [(line[0], line[1]) for line in words if len(line) > 1]
-        aliases = {"d": "notify_delivery", "w": "notify_work", "a": "notify_attempt"}
+        aliases = {
+            "d": "notify_delivery", "p": "notify_delivery", "q": "notify_delivery", "w": "notify_work",
+            "a": "notify_attempt", "r": "notify_receipt", "l": "notify_suppression", "c": "notify_cursor",
+        }  # fmt: skip
         tables = [aliases.get(name, name) for verb, name in named if verb == "SCAN"]
         return [name for name in tables if name.startswith("notify_") and name not in SMALL]
     rows, _ = run(tx, f"EXPLAIN (FORMAT JSON) {sql}", parameters)
@@ -102,3 +111,48 @@ def test_no_statement_of_a_tick_walks_over_the_history(explained: Workbench) -> 
     ours = {"SELECT state, count(*) FROM notify_delivery GROUP BY state", "UPDATE notify_work SET eligible_at = :past"}
     walked = [scan for scan in bench.scans if scan[1] not in ours]  # type: ignore[attr-defined]
     assert not walked, "\n".join(map(str, walked))
+
+
+def test_no_statement_of_a_poll_walks_over_the_history(explained: Workbench) -> None:
+    bench = explained
+    bench.execute(
+        "INSERT INTO notify_receipt (delivery_id, status) SELECT id, 'soft_failure' FROM notify_delivery "
+        "WHERE event_id LIKE 'old%'"
+    )
+    bench.execute("UPDATE notify_delivery SET remote_id = 'm-' || id, wire_key = 'k-' || id, transport = 'relay', "
+                  "fingerprint = 'f' WHERE event_id LIKE 'old%'")  # fmt: skip
+    bench.deliveries(40)
+    bench.execute("UPDATE notify_delivery SET state = 'accepted', accepted_at = :now, transport = 'relay', "
+                  "remote_id = 'm-' || id, wire_key = 'k-' || id, fingerprint = 'f' WHERE lane = 'email' AND "
+                  "event_id NOT LIKE 'old%'")  # fmt: skip
+    bench.execute("UPDATE notify_work SET step = 'check' WHERE lane = 'email'")
+    bench.execute("ANALYZE")
+    bench.scans.clear()  # type: ignore[attr-defined]
+    ledger = bench.ledger
+    checks = []
+    for only in (None, ["relay"]):
+        some, _ = receipts.claim_checks(
+            ledger, run="run-1", lane="email", region="", limit=20, lease=60, after=claiming.Cursor(), only=only,
+            but=["broken"],
+        )  # fmt: skip
+        checks += some
+    assert len(checks) == 40
+    said = [
+        Receipt(ReceiptStatus.SOFT_FAILURE, f"m-{one.id}", key=f"k-{one.id}" if one.id % 2 else "") for one in checks
+    ]
+
+    def turn(tx: Tx) -> None:
+        assert receipts.match(tx, "relay", said) == [one.id for one in checks]
+        known = receipts.known(
+            tx, [one.id for one in checks], run="run-1", tokens={one.id: one.token for one in checks}
+        )
+        assert all(one.facts.owned for one in known.values())
+        receipts.keep(tx, [(check.id, one) for check, one in zip(checks, said, strict=True)])
+        assert set(receipts.soft_runs(tx, known).values()) == {1}
+        receipts.attempts_accepted(tx, [(one.id, 1, "m") for one in checks])
+        receipts.due_feeds(tx, ["relay"])
+        feeds = receipts.claim_feeds(tx, {"relay": 60.0}, run="run-1")
+        receipts.advance(tx, [receipts.Advance(feeds[0], "1", 60.0, False)], run="run-1")
+
+    ledger.transact(turn)
+    assert not bench.scans, "\n".join(map(str, bench.scans))  # type: ignore[attr-defined]
