@@ -120,6 +120,8 @@ class Pool:
                 if not self._proven and self._failures != seen:
                     raise _again(self._failure)
                 if self._proven:
+                    if self._limit is not None and self._open >= self._limit and self._idle:
+                        self._retire()  # who needs a new one would wait for it for ever: nobody uses it
                     if self._limit is None or self._open < self._limit:
                         break
                 elif not self._opening:
@@ -128,6 +130,13 @@ class Pool:
                 self._wait(exchange)
             self._open += 1
             return None
+
+    def _retire(self) -> None:
+        """Say goodbye on an idle session, so that another may be opened."""
+        session = self._idle.pop(0)
+        session.goodbye(Deadline.after(_GOODBYE))
+        self._leaving.append(session)
+        self._open -= 1
 
     def _wait(self, exchange: Exchange) -> None:
         if exchange.deadline.passed:

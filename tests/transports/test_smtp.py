@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from notifyctl.clock import Deadline
 from notifyctl.errors import ConfigError, InputError
 from notifyctl.model import CannotTell, OutcomeKind, Receipts, Scope, Search
-from notifyctl.transports.base import Transport
+from notifyctl.transports.base import Exchange, Transport, Trouble
+from notifyctl.transports.smtp import Smtp
 from tests.smtp_server import EXTENSIONS, Rule, SmtpServer
 from tests.transports.material import mail, raw, relay, sms, submit, together
 
@@ -319,6 +320,26 @@ def test_a_server_that_allows_few_sessions_gets_no_more_and_nobody_fails() -> No
         kinds = together(8, lambda n: [submit(transport, mail(n * 100 + i), 30).kind for i in range(10)])
         assert kinds == [[ACCEPTED] * 10] * 8
         assert len(server.messages) == 80
+
+
+def test_a_new_session_takes_the_place_of_an_idle_one_where_the_server_allows_no_more() -> None:
+    """A kept session was found dead, and meanwhile another worker has opened the only one that is allowed."""
+    with SmtpServer() as server:
+        busy = lambda _: sum(not one.ended.is_set() for one in server.connections) > 1  # noqa: E731
+        server.rule("banner", reply="421 4.7.0 one at a time", close=True, when=busy)
+        transport = relay(server.port)
+        assert isinstance(transport, Smtp)
+        pool = transport._pool
+        kept = pool.take(Exchange(Deadline.after(10)))
+        with pytest.raises(Trouble, match="connection_limit"):  # the pool learns what the server allows
+            pool.take(Exchange(Deadline.after(0.3)))
+        pool.give_back(kept)
+        new = pool.take(Exchange(Deadline.after(10)), fresh=True)
+        assert new is not kept
+        pool.give_back(new)
+        assert submit(transport, mail()).kind is ACCEPTED
+        assert "QUIT" in server.connections[0].commands
+        transport.close()
 
 
 def test_a_worker_for_whom_no_session_becomes_free_waits_without_blaming_the_transport() -> None:
