@@ -54,11 +54,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The attempt is open; `slot` is when its first byte may go."""
+    """The attempt is open; `slot` is when its first byte may go. `probe`: its outcome opens or closes the transport."""
 
     number: int
     started: datetime
     slot: datetime
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class _Group:
     rows: dict[int, Ready]
     numbers: dict[int, int] = field(default_factory=dict)  # of the attempt that may be opened
     results: dict[int, Begun | Held] = field(default_factory=dict)
+    behind: dict[int, gate.Gate] = field(default_factory=dict)  # gates whose time is over: rows that may probe them
 
     def pairs(self) -> list[tuple[int, int]]:
         return [(i, self.rows[i].delivery.token) for i in sorted(self.rows) if i not in self.results]
@@ -92,9 +94,11 @@ def begin(tx: Tx, *, run: str, ready: Sequence[Ready]) -> dict[int, Begun | Held
     reach("begin.locked")
     _judge(tx, group)
     reach("begin.judged")
+    probes = _probes(group)
     _pace(tx, group)
+    _elect(tx, group, probes)
     reach("begin.paced")
-    _open(tx, group)
+    _open(tx, group, probes)
     reach("begin.opened")
     return group.results
 
@@ -107,10 +111,11 @@ _BEGUN = """SELECT a.delivery_id, a.number, a.started FROM {o: id bigint, token 
 
 def _find_begun(tx: Tx, group: _Group) -> None:
     """After a lost COMMIT reply: what that commit did begin is begun, not lost."""
+    probing = gate.probing(tx, group.run)
     for delivery, number, started in tx.execute(_BEGUN, o=group.pairs(), run=group.run):
         at = tx.dialect.instant(started)
         assert at is not None
-        group.results[delivery] = Begun(number, at, tx.now)
+        group.results[delivery] = Begun(number, at, tx.now, group.rows[delivery].transport in probing)
 
 
 _LOCK = """SELECT w.delivery_id FROM {o: id bigint, token bigint}
@@ -136,7 +141,7 @@ def _lock(tx: Tx, group: _Group) -> None:
 
 
 _JUDGE = f"""SELECT d.id, d.expires_at, d.accepted_at, {CONSENT}, {SUPPRESSION % "o.fingerprint"},
-    EXISTS (SELECT 1 FROM notify_gate g WHERE (g.until > :now OR (g.until IS NULL AND g.kind = 'pause'))
+    EXISTS (SELECT 1 FROM notify_gate g WHERE (g.until > :now OR g.until IS NULL OR g.kind <> 'pause')
       AND ((g.scope = 'lane' AND g.name = d.lane) OR (g.scope = 'transport' AND g.name = o.transport))),
     1 + COALESCE((SELECT max(a.number) FROM notify_attempt a WHERE a.delivery_id = d.id), 0),
     CASE WHEN o.endpoint IS NOT NULL THEN
@@ -154,6 +159,7 @@ def _judge(tx: Tx, group: _Group) -> None:
     if not rows:
         return
     known = tx.execute(_JUDGE, o=rows, run=group.run)
+    gates = gate.strongest(gate.look(tx)) if any(row[6] for row in known) else {}
     for delivery, expires_at, accepted_at, consent, suppression, gated, number, endpoint in known:
         ready = group.rows[delivery]
         group.numbers[delivery] = number
@@ -169,13 +175,35 @@ def _judge(tx: Tx, group: _Group) -> None:
             group.results[delivery] = Held("moved")
         elif ready.replay_until is not None and tx.now >= ready.replay_until:
             group.results[delivery] = Held("policy", reason="replay_window_closed")
-        elif gated:
-            gates = gate.closed(tx)
-            shut = gates.get(("lane", ready.delivery.lane)) or gates[("transport", ready.transport)]
-            group.results[delivery] = Held("gate", until=shut.until, reason=shut.reason)
+        elif gated and (shut := gate.of(gates, ready.delivery.lane, ready.transport)) is not None:
+            if shut.due:
+                group.behind[delivery] = shut
+            else:
+                group.results[delivery] = Held("gate", until=None if shut.prober else shut.until, reason=shut.reason)
     for delivery, *_ in rows:
         if delivery not in group.numbers:
             group.results[delivery] = Held("lost")
+
+
+def _probes(group: _Group) -> dict[str, int]:
+    """Of the rows behind gates whose time is over, one for each transport: the one that has waited longest."""
+    probes: dict[str, int] = {}
+    for delivery, ready in group.rows.items():
+        shut = group.behind.get(delivery)
+        if shut is not None and probes.setdefault(ready.transport, delivery) != delivery:
+            group.results[delivery] = Held("gate", reason=shut.reason)
+    return probes
+
+
+def _elect(tx: Tx, group: _Group, probes: dict[str, int]) -> None:
+    """Let each of them be the probe, unless another process's is; what its pace holds back probes nothing."""
+    for transport, delivery in sorted(probes.items()):
+        ready, held = group.rows[delivery], group.results.get(delivery)
+        if isinstance(held, Held):
+            del probes[transport]
+        elif not gate.elect(tx, transport, run=group.run, until=tx.now + timedelta(seconds=ready.deadline)):
+            del probes[transport]
+            group.results[delivery] = Held("gate", reason=group.behind[delivery].reason)
 
 
 def _pace(tx: Tx, group: _Group) -> None:
@@ -221,7 +249,7 @@ _DELIVERY = """UPDATE notify_delivery SET state = 'sending', reason = '', update
     content_digest text, template_version text, wire_key text} WHERE notify_delivery.id = o.id"""
 
 
-def _open(tx: Tx, group: _Group) -> None:
+def _open(tx: Tx, group: _Group, probes: Mapping[str, int]) -> None:
     going: Mapping[int, datetime] = {
         i: result.slot if isinstance(result, Begun) else tx.now
         for i in sorted(group.numbers)
@@ -247,4 +275,4 @@ def _open(tx: Tx, group: _Group) -> None:
         ],
     )  # fmt: skip
     for i, slot in going.items():
-        group.results[i] = Begun(group.numbers[i], tx.now, slot)
+        group.results[i] = Begun(group.numbers[i], tx.now, slot, probes.get(group.rows[i].transport) == i)

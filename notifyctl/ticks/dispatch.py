@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from queue import Empty
 from typing import Any
 
@@ -58,6 +58,7 @@ class Dispatch:
         self.faults = faults  # transports that could not be opened; their lanes are not part of this run
         self.report = Report(self.lanes, config_fault=bool(faults))
         self.templates: dict[tuple[str, str | None], Template | None] = {}
+        self.unproven: set[str] = set()  # transports whose gate waits for a probe: one row is enough to try
         self.claimed = 0
         self.signalled_at: float | None = None
         self.last_deadline = 0.0  # monotonic: when the last begun attempt counts as lost
@@ -114,8 +115,7 @@ class Dispatch:
         pairs = [(lane.lane.name, lane.region) for lane in self.lanes.values()]
 
         def look(tx: Tx) -> tuple[dict[str, int], Any, bool]:
-            levels = {name: gates.level(tx, "transport", name, "breaker") for name in self.transports}
-            return levels, gates.closed(tx), recording.any_lapsed(tx, pairs)
+            return gates.levels(tx, self.transports), gates.strongest(gates.look(tx)), recording.any_lapsed(tx, pairs)
 
         def lapse(tx: Tx) -> list[tuple[str, bool]]:
             self.run.open_record(tx)
@@ -124,10 +124,13 @@ class Dispatch:
                 judge=lambda row: self.judge.lapse(row, tx.now),
             )  # fmt: skip
 
-        self.judge.levels, closed, lapsed = self.run.ledger.read(look)
+        self.judge.levels, standing, lapsed = self.run.ledger.read(look)
         for lane in self.lanes.values():
-            if ("lane", lane.lane.name) in closed or ("transport", lane.transport) in closed:
+            shut = gates.of(standing, lane.lane.name, lane.transport)
+            if shut is not None and not shut.due:
                 lane.stopped = "gate"
+            elif shut is not None:
+                self.unproven.add(lane.transport)
         if lapsed:
             for name, held in self.run.ledger.transact(lapse):
                 self.lanes[name].counts["leases_recovered"] += 1
@@ -162,7 +165,7 @@ class Dispatch:
                 lane.composers.give(self._compose_job(lane, [delivery]))
 
     def _wanted(self, lane: LaneRun, sharers: int) -> int:
-        wanted = lane.lane.batch
+        wanted = lane.lane.batch if lane.transport not in self.unproven else 1 - lane.waiting
         if self.run.limit is not None:
             wanted = min(wanted, math.ceil((self.run.limit - self.claimed) / sharers))
         for rate in (*lane.lane.rates, *self.transports[lane.transport].settings.rates):
@@ -265,6 +268,11 @@ class Dispatch:
             lane = self.lanes[ready[delivery].ready.delivery.lane]
             if isinstance(result, Begun):
                 self._submit(lane, InFlight(ready[delivery], result), sent)
+                self.unproven.discard(lane.transport)
+                if result.probe:
+                    for other in self.lanes.values():
+                        if other.transport == lane.transport:
+                            self._shut(other)
             else:
                 self._hold(lane, ready[delivery], result)
         return True
@@ -289,6 +297,8 @@ class Dispatch:
         """A row that did not begin: back to memory, back to the ledger, or gone to another owner."""
         delivery = prepared.ready.delivery
         until = held.until or delivery.was_eligible_at or delivery.due_at
+        if held.why == "gate":
+            until = delivery.was_eligible_at or delivery.due_at  # when it opens, the oldest go first
         if held.why in ("locked", "pace") and lane.stopped == "gate":  # shut in this very turn: nothing waits in memory
             lane.returning.append((delivery, until))
         elif held.why == "locked":
@@ -299,7 +309,7 @@ class Dispatch:
             self._wait_for_slot(lane, until)
         elif held.why == "gate":
             lane.returning.append((delivery, until))
-            self._shut(lane, held.until)
+            self._shut(lane)
         elif held.why in ("destination_pace", "moved"):  # moved: claimed again, it is composed for the new address
             lane.returning.append((delivery, until))
 
@@ -312,19 +322,23 @@ class Dispatch:
         lane.stopped = "pace"
         lane.returning += [(delivery, slot) for delivery in lane.take_unbegun()]
 
-    def _shut(self, lane: LaneRun, until: datetime | None) -> None:
-        """A closed gate: nothing more of this lane is tried in this run."""
+    def _shut(self, lane: LaneRun) -> None:
+        """A closed gate: nothing more of this lane is tried in this run, unless its own probe opens it."""
         lane.stopped = "gate"
-        lane.returning += [(d, until or d.was_eligible_at or d.due_at) for d in lane.take_unbegun()]
+        lane.returning += [(d, d.was_eligible_at or d.due_at) for d in lane.take_unbegun()]
 
     def _account(self, group: Group, done: Done) -> None:
         for submitted in group.finished:
-            lane = self.lanes[submitted.lane]
-            if transport_wide(submitted.outcome):
-                wait = timedelta(seconds=self.judge.wait(lane.transport, submitted.outcome))
-                for other in self.lanes.values():
-                    if other.transport == lane.transport and other.stopped != "gate":
-                        self._shut(other, self.run.ledger.now() + wait)
+            transport = self.lanes[submitted.lane].transport
+            sharing = [lane for lane in self.lanes.values() if lane.transport == transport]
+            if transport in done.opened:
+                self.unproven.discard(transport)
+                for lane in sharing:
+                    lane.stopped = "" if lane.stopped == "gate" else lane.stopped
+            elif transport_wide(submitted.outcome) or submitted.flight.begun.probe:
+                for lane in sharing:
+                    if lane.stopped != "gate":
+                        self._shut(lane)
         self.report.add(group, done)
         journal(self.run, group)
 

@@ -28,22 +28,37 @@ def transport_wide(outcome: Outcome) -> bool:
     )
 
 
+def proves_open(outcome: Outcome) -> bool:
+    """Whether a probe's outcome shows that the transport works: it took the message, or answered to it with a code of
+    its own that concerns the message alone. Silence and lost connections show nothing."""
+    if transport_wide(outcome) or outcome.kind is OutcomeKind.AMBIGUOUS:
+        return False
+    return outcome.kind in (OutcomeKind.ACCEPTED, OutcomeKind.PERMANENT_FAILURE) or bool(outcome.code)
+
+
 class Judge:
     """The policies of one run."""
 
     def __init__(self, lanes: Mapping[str, Lane], transports: Mapping[str, Transport]) -> None:
         self.lanes = lanes
         self.transports = transports
-        self.levels: dict[str, int] = {}  # breaker level of each transport when the run began
+        self.levels: dict[str, int] = {}  # how often in a row each transport had been closed, as last read
 
-    def wait(self, transport: str, outcome: Outcome) -> float:
+    def level(self, transport: str, *, probe: bool) -> int:
+        """The level of a gate that a transport-wide fault closes: only its probe's failure raises that of a closed
+        one; attempts that had begun before it was closed say nothing new."""
+        return max(1, self.levels.get(transport, 0) + probe)
+
+    def wait(self, transport: str, outcome: Outcome, *, probe: bool = False) -> float:
         """Seconds a transport-wide fault closes its gate: what the provider asks, else doubling from the cool-down."""
         if outcome.retry_after is not None:
             return outcome.retry_after
         cooldown = self.transports[transport].settings.cooldown
-        return float(min(cooldown * 2 ** min(self.levels.get(transport, 0), 16), BREAKER_CAP))
+        return float(min(cooldown * 2 ** min(self.level(transport, probe=probe) - 1, 16), BREAKER_CAP))
 
-    def outcome(self, delivery: Delivery, started: datetime, outcome: Outcome, now: datetime) -> Transition:
+    def outcome(
+        self, delivery: Delivery, started: datetime, outcome: Outcome, now: datetime, *, probe: bool = False
+    ) -> Transition:
         """What the owner's outcome means."""
         facts = Facts(
             state=State.SENDING, step=Step.RESOLVE, owned=True, used=delivery.attempts_used, tries=delivery.tries,
@@ -52,7 +67,7 @@ class Judge:
         )  # fmt: skip
         transport = self.lanes[delivery.lane].transport
         if transport_wide(outcome):
-            outcome = replace(outcome, retry_after=self.wait(transport, outcome))
+            outcome = replace(outcome, retry_after=self.wait(transport, outcome, probe=probe))
         return lifecycle.after(
             facts, outcome, now, *self._policy(delivery.lane, transport), jitter=random.random(),  # noqa: S311
             settle_delay=self._settle(transport),

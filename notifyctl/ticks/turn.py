@@ -20,7 +20,7 @@ from notifyctl.ledger.database import Tx
 from notifyctl.ledger.record import Move, Result
 from notifyctl.lifecycle import Trigger
 from notifyctl.model import Delivery, Outcome, OutcomeKind, State
-from notifyctl.ticks.judge import Judge, transport_wide
+from notifyctl.ticks.judge import Judge, proves_open, transport_wide
 from notifyctl.ticks.lane import Submitted
 from notifyctl.ticks.prepare import Refusal
 from notifyctl.ticks.run import Run
@@ -49,6 +49,7 @@ class Done:
     refused: list[tuple[Refusal, Move]] = field(default_factory=list)
     released: set[int] = field(default_factory=set)
     begun: dict[int, Begun | Held] = field(default_factory=dict)
+    opened: set[str] = field(default_factory=set)  # transports whose probe succeeded
 
 
 def turn(tx: Tx, run: Run, judge: Judge, group: Group) -> Done:
@@ -56,12 +57,16 @@ def turn(tx: Tx, run: Run, judge: Judge, group: Group) -> Done:
     reach("turn.begun")
     run.open_record(tx)
     done = Done()
+    if faulty := {
+        s.flight.prepared.ready.transport for s in group.finished if s.flight.begun.probe or transport_wide(s.outcome)
+    }:
+        judge.levels = {**judge.levels, **dict.fromkeys(faulty, 0), **gates.levels(tx, faulty)}
     done.recorded = recording.record(
         tx, run=run.id, results=[_result(s, judge, tx.now) for s in group.finished],
         late=lambda row, outcome: judge.late(row, outcome, tx.now),
     ).moves  # fmt: skip
     reach("turn.recorded")
-    _gates(tx, run, judge, group.finished)
+    done.opened = _gates(tx, run, judge, group.finished)
     reach("turn.gated")
     done.released = claiming.release(
         tx, run=run.id, rows=[(d.id, d.token, at) for d, at in group.returning],
@@ -84,8 +89,8 @@ def _result(submitted: Submitted, judge: Judge, now: datetime) -> Result:
     delivery = ready.delivery
     return Result(
         id=delivery.id, number=begun.number, token=delivery.token, was=State.SENDING, outcome=submitted.outcome,
-        transition=judge.outcome(delivery, begun.started, submitted.outcome, now), duration=submitted.duration,
-        fingerprint=ready.fingerprint,
+        transition=judge.outcome(delivery, begun.started, submitted.outcome, now, probe=begun.probe),
+        duration=submitted.duration, fingerprint=ready.fingerprint,
     )  # fmt: skip
 
 
@@ -99,21 +104,25 @@ def _refuse(tx: Tx, run: Run, judge: Judge, refusals: Sequence[Refusal]) -> list
     return [(by_id[move.id], move) for move in recording.refuse(tx, run=run.id, moves=moves)]
 
 
-def _gates(tx: Tx, run: Run, judge: Judge, finished: Sequence[Submitted]) -> None:
-    """A transport-wide fault closes the transport's gate for everybody; an acceptance forgets its breaker."""
-    faults: dict[str, Outcome] = {}
+def _gates(tx: Tx, run: Run, judge: Judge, finished: Sequence[Submitted]) -> set[str]:
+    """A transport-wide fault closes the transport's gate for everybody; only the success of its probe opens it.
+
+    A probe that shows nothing of its transport (a lost connection, no answer) has failed as one. Returns what opened.
+    """
+    faults: dict[str, tuple[Outcome, bool]] = {}
     working = set()
     for submitted in finished:
+        outcome, probe = submitted.outcome, submitted.flight.begun.probe
         transport = submitted.flight.prepared.ready.transport
-        if transport_wide(submitted.outcome):
-            faults.setdefault(transport, submitted.outcome)
-        elif submitted.outcome.kind is OutcomeKind.ACCEPTED and judge.levels.get(transport):
+        if probe and proves_open(outcome):
             working.add(transport)
-    for transport, outcome in sorted(faults.items()):
-        kind = "breaker" if outcome.kind is OutcomeKind.UNAVAILABLE else "cooldown"
+        elif probe or (transport_wide(outcome) and transport not in faults):
+            faults[transport] = outcome, probe
+    for transport, (outcome, probe) in sorted(faults.items()):
+        limited = outcome.kind is OutcomeKind.RATE_LIMITED
         gates.close(
-            tx, "transport", transport, kind, until=tx.now + timedelta(seconds=judge.wait(transport, outcome)),
-            level=judge.levels.get(transport, 0) + 1, reason=outcome.reason or outcome.kind, actor=run.id,
+            tx, "transport", transport, gates.COOLDOWN if limited else gates.BREAKER,
+            until=tx.now + timedelta(seconds=judge.wait(transport, outcome, probe=probe)),
+            level=judge.level(transport, probe=probe), reason=outcome.reason or outcome.kind, actor=run.id, probe=probe,
         )  # fmt: skip
-    if working:
-        gates.forget(tx, working)
+    return gates.reopen(tx, working - faults.keys(), run=run.id)

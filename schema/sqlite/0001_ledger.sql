@@ -240,14 +240,27 @@ CREATE TABLE notify_gate (              -- a pause, a cool-down or a breaker
   scope         TEXT NOT NULL CHECK (scope IN ('lane', 'transport')),
   name          TEXT NOT NULL,
   kind          TEXT NOT NULL CHECK (kind IN ('pause', 'cooldown', 'breaker')),
-  until         TEXT,                   -- NULL: until a person resumes it
+  until         TEXT,                   -- NULL: until a person resumes it; of a probe that is out: its deadline
   level         INTEGER NOT NULL DEFAULT 0,
-  probe_owner   TEXT,
+  probe_owner   TEXT,                   -- the run whose attempt is the probe
   reason        TEXT NOT NULL DEFAULT '',
   actor         TEXT NOT NULL DEFAULT '',
   at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
   PRIMARY KEY (scope, name, kind)
 ) WITHOUT ROWID;
+
+CREATE TABLE notify_gate_trail (        -- what happened to gates, and who did it; append-only
+  id            INTEGER PRIMARY KEY AUTOINCREMENT,
+  at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
+  scope         TEXT NOT NULL,
+  name          TEXT NOT NULL,
+  kind          TEXT NOT NULL,
+  action        TEXT NOT NULL CHECK (action IN ('closed', 'probed', 'opened')),
+  until         TEXT,
+  level         INTEGER NOT NULL DEFAULT 0,
+  reason        TEXT NOT NULL DEFAULT '',
+  actor         TEXT NOT NULL           -- a run, or a person
+);
 
 CREATE TABLE notify_pace (              -- one rate limit's state: of a lane, a transport or a destination fingerprint
   key           TEXT NOT NULL,

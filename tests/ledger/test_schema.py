@@ -52,7 +52,7 @@ def test_both_databases_have_the_same_tables_columns_and_indexes(postgres: Clust
         migrate(one)
         migrate(other)
         assert tables(one) == tables(other)
-        assert len(tables(one)) == 16
+        assert len(tables(one)) == 17
         for table in tables(one):
             assert _sqlite_columns(one, table) == _postgres_columns(other, table), table
         indexes = "SELECT name FROM sqlite_master WHERE type = 'index' AND name NOT LIKE 'sqlite_%' ORDER BY name"
