@@ -44,7 +44,7 @@ class Bounce:
     """One mail: `reports` is empty unless it says something of a delivery.
 
     `addresses` are texts in which our return path may stand, `envelope_ids` what an ENVID came back as,
-    `message_ids` (with angle brackets) those of the returned original, in the order of trust.
+    `message_ids` (with angle brackets) those of the returned original, in the order of trust, `to` whom it was for.
     """
 
     kind: Kind
@@ -52,6 +52,7 @@ class Bounce:
     addresses: tuple[str, ...] = field(default=(), repr=False)
     envelope_ids: tuple[str, ...] = field(default=(), repr=False)
     message_ids: tuple[str, ...] = field(default=(), repr=False)
+    to: tuple[str, ...] = field(default=(), repr=False)
     date: datetime | None = None
 
 
@@ -60,7 +61,15 @@ def read(raw: bytes) -> Bounce:
     fields, parts = split(raw)
     seen = _Seen(fields, parts)
     kind, reports = seen.judge()
-    return Bounce(kind, tuple(reports), seen.addresses(), seen.envelope_ids(), seen.message_ids(), _date(fields))
+    return Bounce(
+        kind,
+        tuple(reports),
+        seen.addresses(),
+        seen.envelope_ids(),
+        seen.message_ids(),
+        tuple(seen.original_to()),
+        _date(fields),
+    )
 
 
 _ADDRESS = r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.?){1,10}"
@@ -104,7 +113,7 @@ class _Seen:
             return Kind.REPORT, reports
         subject, sender = _unencoded(first(self.fields, "subject")), first(self.fields, "from")
         if words.HOTMAIL.search(sender) and subject.strip().lower().startswith("complaint about message"):
-            return Kind.FEEDBACK, [Report(ReceiptStatus.COMPLAINED, "feedback_abuse", "", tuple(self._original_to()))]
+            return Kind.FEEDBACK, [Report(ReceiptStatus.COMPLAINED, "feedback_abuse", "", tuple(self.original_to()))]
         automatic = first(self.fields, "auto-submitted").lower()
         failed = every(self.fields, "x-failed-recipients")
         bounced = bool(failed) or report_type(self.fields) == "delivery-status" or bool(self.statuses)
@@ -127,7 +136,7 @@ class _Seen:
             if said not in codes.COMPLAINTS:
                 continue
             named = [group.get("original-rcpt-to", ""), group.get("removal-recipient", "")]
-            found = _addresses(" ".join(named)) or self._original_to()
+            found = _addresses(" ".join(named)) or self.original_to()
             reports.append(Report(ReceiptStatus.COMPLAINED, f"feedback_{said.replace('-', '_')}", "", tuple(found)))
         return reports
 
@@ -144,7 +153,7 @@ class _Seen:
             action = group.get("action", "").strip().lower()
             if not any(name in group for name in _RECIPIENT) or not (action or group.get("status")):
                 continue
-            reports.append(self._report(action, group, tuple(named or self._original_to())))
+            reports.append(self._report(action, group, tuple(named or self.original_to())))
         return reports
 
     def _report(self, action: str, group: dict[str, str], recipients: tuple[str, ...]) -> Report:
@@ -181,9 +190,10 @@ class _Seen:
         own = {one.lower() for name in ("from", "to", "reply-to", "delivered-to", "return-path", "sender")
                for one in _addresses(" ".join(every(self.fields, name)))}  # fmt: skip
         said = [one for one in _addresses(self.said[:8000]) if one.lower() not in own and not words.MAILER.match(one)]
-        return said[:20] or self._original_to()[:1]
+        return said[:20] or self.original_to()[:1]
 
-    def _original_to(self) -> list[str]:
+    def original_to(self) -> list[str]:
+        """Whom the original was addressed to, as far as it came back."""
         told = " ".join(value for original in self.originals for value in every(original, "to", "x-original-to"))
         return (
             _addresses(told) or _addresses(" ".join(one[1] for one in _INLINE_TO.finditer(self.copy or self.prose)))[:1]
@@ -212,7 +222,7 @@ class _Seen:
         """Those of the returned original, from its header, else from the copy in the prose."""
         told = [value for original in self.originals for value in every(original, "message-id")]
         for part in (*self.statuses, *self.feedback):
-            told += [v for name, v in _fields(part.text()) if name in ("original-message-id", "x-original-message-id")]
+            told += [v for name, v in _fields(part.text()) if name in _MESSAGE_ID]
         told += every(self.fields, "x-original-message-id")
         ids = [f"<{one[1] or one[2]}>" for one in map(_ID.search, told) if one]
         ids += [f"<{one[1] or one[2]}>" for one in _INLINE_ID.finditer(self.prose)]
@@ -220,6 +230,7 @@ class _Seen:
 
 
 _STATUS_TYPES = frozenset({"message/delivery-status", "message/global-delivery-status"})
+_MESSAGE_ID = ("original-message-id", "x-original-message-id", "message-id")  # the last where a delimiter was lost
 _RECIPIENT = ("final-recipient", "original-recipient")
 _DELIVERED_TO = (
     "delivered-to", "x-original-to", "envelope-to", "x-envelope-to", "x-delivered-to", "x-rcpt-to", "to", "cc",

@@ -23,6 +23,8 @@ _BOUNDARY = re.compile(rf"boundary\s*=\s*(?:{_WORD})", re.IGNORECASE)
 _CHARSET = re.compile(rf"charset\s*=\s*(?:{_WORD})", re.IGNORECASE)
 _REPORT_TYPE = re.compile(rf"report-type\s*=\s*(?:{_WORD})", re.IGNORECASE)
 
+_DELIMITER = re.compile(rb"^--[^\s-]\S{5,199}()(?=\nContent-[A-Z-]{2,30}:)", re.IGNORECASE | re.MULTILINE)
+
 Fields = list[tuple[str, str]]  # names in lower case, values unfolded
 
 
@@ -115,11 +117,12 @@ def _parts(fields: Fields, body: bytes, depth: int, budget: list[int], *, origin
 def _pieces(body: bytes, boundary: str) -> list[bytes]:
     """What stands between the delimiter lines; a missing closing one closes at the end.
 
-    A line that looks like a delimiter and has a part's header behind it is one, too: some gateways rewrite them.
+    Some gateways rewrite delimiters and not the header: where none is as it should be, a line that looks like one and
+    has a part's header behind it is taken for one.
     """
-    own = re.escape(boundary.encode("utf-8", "replace")) if boundary else rb"\0"
-    line = re.compile(rb"^--(?:" + own + rb"(--)?[ \t]*$|[^\s-]\S{5,199}(?=\nContent-[A-Z-]{2,30}:))", re.I | re.M)
-    marks = list(line.finditer(body))
+    own = re.escape(boundary.encode("utf-8", "replace"))
+    marks = list(re.finditer(rb"^--" + own + rb"(--)?[ \t]*$", body, re.MULTILINE)) if own else []
+    marks = marks or list(_DELIMITER.finditer(body))
     pieces: list[bytes] = []
     for number, mark in enumerate(marks[: _PARTS + 1]):
         if mark[1]:

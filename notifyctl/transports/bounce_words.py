@@ -61,7 +61,8 @@ REASONS: tuple[tuple[re.Pattern[str], ReceiptStatus, str], ...] = (
     (
         _any(
             r"\b(user|recipient|mailbox|account|address|addressee|username|alias|destination( mailbox)?)( address)?"
-            r"( \S{1,100})? (is |was |does |could )?(unknown|not (be )?(found|known|exist|valid|listed|defined)|invalid"
+            r"( \S{1,100})? (is |was |does |could )?(unknown|invalid"
+            r"|not (be )?(found|known|exist|valid|listed|defined|recogni[sz]ed)"
             r"|unrecogni[sz]ed|rejected: user unknown|do(es)?n'?t exist)",
             r"(unknown|no such|invalid|non-?existent|bad destination) (\w+ )?"
             r"(user|recipient|mailbox|account|address|e-?mail|local ?part|alias|addressee|person)",
@@ -92,6 +93,8 @@ REASONS: tuple[tuple[re.Pattern[str], ReceiptStatus, str], ...] = (
             r"couldn'?t find any host named",
             r"illegal host/domain",
             r"null ?mx",
+            r"indicated no smtp service",
+            r"\b5\d\d \S{1,100} does not exist",
             r"does not accept mail",
             r"unrouteable mail domain",
         ),

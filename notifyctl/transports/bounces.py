@@ -129,8 +129,14 @@ class Bounces:
             remote_id = next((one for one in ids if _OURS.match(one)), ids[0] if ids else "")
         if not key and not remote_id:
             return None
-        said = _together(bounce.reports)
+        said = _together(_concerned(bounce))
         return Receipt(said.status, remote_id, said.reason, said.code, bounce.date, key=key)
+
+
+def _concerned(bounce: Bounce) -> tuple[Report, ...]:
+    """The reports of whom our mail was addressed to; all of them where that cannot be told (an alias has expanded)."""
+    to = {one.lower() for one in bounce.to}
+    return tuple(one for one in bounce.reports if to & {name.lower() for name in one.recipients}) or bounce.reports
 
 
 def _together(reports: tuple[Report, ...]) -> Report:

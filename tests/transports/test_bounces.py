@@ -194,6 +194,20 @@ def test_an_address_that_stands_for_many_is_gone_only_if_they_all_are(tmp_path: 
         assert found == {**{key(n): status for n, (_, status) in enumerate(cases)}, key(9): S.FAILURE}
 
 
+def test_of_several_recipients_those_count_whom_the_mail_was_addressed_to(tmp_path: Path) -> None:
+    def group(address: str, status: str) -> str:
+        return f"Final-Recipient: rfc822; {address}\nAction: failed\nStatus: {status}\n"
+
+    with ExitStack() as stack:
+        box = Box("maildir", tmp_path, stack)
+        box.deliver(
+            letters.report(group("Reader@example.org", "5.1.1") + "\n" + group("x@example.net", "5.2.2"), to=path(1)),
+            letters.report(group("x@example.net", "5.1.1") + "\n" + group("reader@example.org", "5.2.2"), to=path(2)),
+        )
+        found = {one.key: one.status for one in drain(box.open())[0]}
+        assert found == {key(1): S.HARD_BOUNCE, key(2): S.FAILURE}
+
+
 # -- the corpus, through each kind of mailbox --
 
 
