@@ -58,6 +58,8 @@ class BatchTransport(HttpTransport):
             found = zip(self._each(requests, results, reply), requests, strict=True)
             return [self.explain(outcome, request, deadline) for outcome, request in found]
         outcome = self.proves(reply)
+        if outcome.kind is OutcomeKind.ACCEPTED:
+            outcome = _LOST  # one id for all of them
         if outcome.kind is not OutcomeKind.PERMANENT_FAILURE:
             return [outcome] * len(requests)
         # refused whole, for something in it: one by one; what the deadline leaves unsent comes again

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -48,7 +47,8 @@ class Answer:
     """What comes back: `document` as JSON, or `body` as it stands. `fault` says how it fails on the way:
 
     hang: nothing comes · reset: the connection ends without a byte · half: it ends within the answer · drip: one byte
-    at a time, for ever · nonsense: something that is no HTTP. `after`: the provider had accepted before it failed.
+    at a time, for ever · huge: it never ends · nonsense: something that is no HTTP. `after`: the provider had accepted
+    before it failed.
     """
 
     status: int = 200
@@ -171,9 +171,9 @@ class Server:
                 elif fault == "half":
                     self.wfile.write(whole[: len(whole) - 5])
                 elif fault == "nonsense":
-                    self.wfile.write(b"220 mail.example ESMTP\r\n")
+                    self.wfile.write(b"220 mail.example ESMTP\r\n\r\n")
                 elif fault == "huge":
-                    self.wfile.write(whole.replace(b"Content-Length: ", b"X: ").replace(b"\r\n\r\n", b"\r\n\r\n", 1))
+                    self.wfile.write(whole.replace(b"Content-Length: ", b"X: "))
                     while not server.ended.is_set():
                         self.wfile.write(b"x" * 65536)
                 elif fault == "drip":
@@ -212,11 +212,6 @@ class Server:
     def options(self, **more: Any) -> dict[str, Any]:
         """What configures a transport of this kind to come here."""
         return {**self.provider.options, "base_url": self.url, **more}
-
-
-def since(moment: float) -> float:
-    """Seconds that have passed since then (monotonic)."""
-    return time.monotonic() - moment
 
 
 SPECS = Path(__file__).parents[3] / "../shared/specs"
