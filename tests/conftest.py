@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from notifyctl.ledger import schema
 from tests.postgres import Cluster
 
 INSTANCE = "test"
+
+settings.register_profile("soak", max_examples=1000, deadline=None)  # pytest --hypothesis-profile=soak
 
 
 @pytest.fixture(scope="session")
