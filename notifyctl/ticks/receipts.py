@@ -26,7 +26,7 @@ from notifyctl.ledger import receipts as ledger
 from notifyctl.ledger import record as recording
 from notifyctl.ledger.database import Tx
 from notifyctl.ledger.receipts import Check
-from notifyctl.lifecycle import Trigger
+from notifyctl.lifecycle import MARGIN, Trigger
 from notifyctl.model import Lane, Receipts, Step
 from notifyctl.ticks.judge import Judge
 from notifyctl.ticks.receipts_feeds import ELSEWHERE, FAILED, READING, Feeds
@@ -73,6 +73,7 @@ class Poll:
         self.faulted: dict[str, int] = {}  # failed look-ups in a row
         self.not_before: dict[str, float] = {}  # monotonic: when a transport's status rate allows the next look-up
         self.flying: dict[int, Check] = {}
+        self.flying_until: dict[int, float] = {}  # monotonic
         self.group = Group()
         self.feeds = Feeds(run, self.transports, self.report, self._pool)
         self.signalled_at: float | None = None
@@ -271,6 +272,8 @@ class Poll:
             if taken:
                 self.flying[check.id] = check
                 transport = self.transports[check.transport]
+                each = transport.settings.deadline * len(check.remote_ids)
+                self.flying_until[check.id] = sent + max(wait, 0.0) + AHEAD * each + MARGIN
                 self._pool(f"status-{check.transport}", self._size(check.transport)).give(
                     LookUp(check, transport, sent + max(wait, 0.0))
                 )
@@ -330,6 +333,7 @@ class Poll:
             name = item.check.transport
             self.workers[f"status-{name}"].busy -= 1
             self.flying.pop(item.check.id, None)
+            self.flying_until.pop(item.check.id, None)
             self.faulted[name] = self.faulted.get(name, 0) + 1 if item.fault else 0
             self.group.answers = [*self.group.answers, item]
         elif isinstance(item, Read):
@@ -346,11 +350,19 @@ class Poll:
             if clock.monotonic() >= self.signalled_at + drain and (self.flying or self.feeds.reading):
                 self.report.drained = False
                 return True
+        if self.group.empty and clock.monotonic() >= self._hopeless():
+            self.report.drained = False  # whatever is asked keeps no deadline; what is claimed is left to its lease
+            return True
         if self.flying or self.feeds.reading or not self.group.empty:
             return False
         if self.run.over:
             return True
         return all(one.empty and not one.waiting and not one.parked for one in self.lanes.values())
+
+    def _hopeless(self) -> float:
+        """When (monotonic) nothing that is under way can be expected to end any more; infinity while nothing is."""
+        ends = [*self.flying_until.values(), *self.feeds.until.values()]
+        return max(ends, default=math.inf)
 
     def _release_rest(self) -> None:
         """Give back at once what was claimed and not asked for; what still flies is left to its lease."""

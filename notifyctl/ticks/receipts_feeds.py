@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from notifyctl import clock
 from notifyctl.ledger import receipts as ledger
 from notifyctl.ledger.receipts import Feed
+from notifyctl.lifecycle import MARGIN
 from notifyctl.ticks.receipts_report import Report
 from notifyctl.ticks.receipts_turn import Done, Group, lease_of
 from notifyctl.ticks.receipts_work import Marked, Marking, Reading
@@ -33,6 +35,7 @@ class Feeds:
         self.report = report
         self.pool = pool
         self.reading: dict[str, Feed] = {}
+        self.until: dict[str, float] = {}  # monotonic: when what is under way with a feed must have ended
         self.taken = 0
         self._states: dict[str, str] = {}
         self._over: list[Feed] = []
@@ -65,6 +68,7 @@ class Feeds:
             elif page.receipts or page.more or page.unmatched:
                 self.taken += len(page.receipts)
                 feed = self.reading[name] = replace(read.feed, cursor=page.cursor)
+                self._expect(name)
                 job = Marking(feed, self.transports[name], page, tuple(done.unknown.get(name, ())))
                 self.pool(f"feed-{name}", 1).give(job)
             else:
@@ -94,10 +98,15 @@ class Feeds:
     def _read(self, feed: Feed) -> None:
         self._states[feed.transport] = READING
         self.reading[feed.transport] = feed
+        self._expect(feed.transport)
         limit = PAGE if self.run.limit is None else max(1, min(PAGE, self.run.limit - self.taken))
         self.pool(f"feed-{feed.transport}", 1).give(Reading(feed, self.transports[feed.transport], limit))
 
+    def _expect(self, name: str) -> None:
+        self.until[name] = clock.monotonic() + self.transports[name].settings.deadline + MARGIN
+
     def _leave(self, name: str, state: str) -> None:
         self.reading.pop(name, None)
+        self.until.pop(name, None)
         if self._states.get(name) == READING:
             self._states[name] = state

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from notifyctl.ledger.database import Ledger
+from notifyctl.ticks import receipts, receipts_feeds
 from tests.scripted import HOOKS, Desk, append, lines
 
 
@@ -477,6 +481,57 @@ def test_a_transport_that_is_no_longer_configured_cannot_be_asked_and_ends_unres
     looking.due()
     looking.polled(code=3)
     assert looking.delivery(1) == "unresolved"
+
+
+def test_a_signal_ends_a_poll_soon_and_gives_back_what_was_not_asked_for(looking: Desk) -> None:
+    looking.configure(lane={"concurrency": 1})
+    looking.send(30)
+    looking.due()
+    stopped: list[str] = []
+
+    def stop(point: str) -> None:
+        if point == "asked" and not stopped:
+            stopped.append(point)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    HOOKS["relay"] = stop
+    try:
+        done = looking.polled()
+    finally:
+        HOOKS.clear()
+    assert done["drained"]
+    assert 0 < done["checked"] < 30
+    assert looking.sql("SELECT count(*) FROM notify_work WHERE owner IS NOT NULL") == [(0,)]
+    looking.due()
+    assert looking.polled()["checked"] == 30
+
+
+@pytest.mark.parametrize("point", ["asked", "feed", "fed"])
+def test_a_provider_that_never_answers_does_not_hold_the_run(
+    tmp_path: Path, migrated_url: str, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path, migrated_url, "lookup" if point == "asked" else "feed")
+    desk.configure(relay={"deadline": "100ms"})
+    desk.send()
+    desk.says(1, "delivered")
+    desk.due()
+    monkeypatch.setattr(receipts, "MARGIN", 0.0)
+    monkeypatch.setattr(receipts_feeds, "MARGIN", 0.0)
+    answer = Event()
+
+    def hang(reached: str) -> None:
+        if reached == point:
+            answer.wait(60)
+
+    HOOKS["relay"] = hang
+    try:
+        assert not desk.polled(code=75)["drained"]
+    finally:
+        HOOKS.clear()
+        answer.set()
+    desk.due()
+    assert desk.polled()["delivered"] == (0 if point == "fed" else 1)
+    assert desk.delivery(1) == "delivered"
 
 
 # -- ownership --------------------------------------------------------------------------------------------------------
