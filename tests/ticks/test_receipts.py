@@ -114,10 +114,12 @@ def test_receipts_out_of_order_and_twice_never_take_a_delivery_back(feeding: Des
     assert feeding.polled()["delivered"] == 1
     feeding.says(1, "pending", 10)
     feeding.says(1, "pending", 30)
+    feeding.says(1, "hard_bounce", 6)
     feeding.due()
     feeding.polled()
     assert feeding.delivery(1) == "delivered"
-    assert feeding.receipts(1) == ["delivered", "pending", "failure", "pending"]
+    assert feeding.receipts(1) == ["delivered", "pending", "failure", "pending", "hard_bounce"]
+    assert feeding.suppressions() == []
     assert feeding.trail(1).count("delivered") == 1
 
 
