@@ -196,7 +196,7 @@ def episode(path: Path, url: str) -> Iterator[Episode]:
 
 def _rules(way: str) -> list[Rule]:
     if way == "refused":  # the next message of the session begins with RSET
-        return [Rule("rcpt", reply=REFUSED, times=1)]
+        return [Rule("rcpt", reply=REFUSED, when=lambda it: it.phases.count("rcpt") == 1)]  # on each connection
     if way == "slow":  # what is claimed waits behind it until its lease is renewed
         return [Rule("dot", hang=True)]
     if way == "drained":
