@@ -25,10 +25,10 @@ from notifyctl.ledger.begin import Begun, Held
 from notifyctl.ledger.database import Tx
 from notifyctl.lifecycle import MARGIN
 from notifyctl.model import Delivery, Step, Template
-from notifyctl.ticks.exchange import Exchange
+from notifyctl.ticks.exchange import grouped
 from notifyctl.ticks.journal import journal
 from notifyctl.ticks.judge import Judge, transport_wide
-from notifyctl.ticks.lane import Composed, InFlight, LaneRun, Submitted
+from notifyctl.ticks.lane import Composed, InFlight, LaneRun
 from notifyctl.ticks.prepare import Prepared
 from notifyctl.ticks.report import COUNTS, Report
 from notifyctl.ticks.run import Run
@@ -264,10 +264,11 @@ class Dispatch:
         for lane in self.lanes.values():
             lane.finished, lane.refused, lane.returning = [], [], []
         self._account(group, done)
+        begun: dict[str, list[InFlight]] = {}
         for delivery, result in done.begun.items():
             lane = self.lanes[ready[delivery].ready.delivery.lane]
             if isinstance(result, Begun):
-                self._submit(lane, InFlight(ready[delivery], result), sent)
+                begun.setdefault(lane.lane.name, []).append(InFlight(ready[delivery], result))
                 self.unproven.discard(lane.transport)
                 if result.probe:
                     for other in self.lanes.values():
@@ -275,23 +276,21 @@ class Dispatch:
                             self._shut(other)
             else:
                 self._hold(lane, ready[delivery], result)
+        for name, flights in begun.items():
+            self._submit(self.lanes[name], flights, sent)
         return True
 
     def _going(self, lane: LaneRun) -> list[Prepared]:
         """What of a lane may try to begin now."""
         if self.run.over or lane.stopped == "gate" or clock.monotonic() < lane.not_before:
             return []
-        return [lane.ready.popleft() for _ in range(min(lane.free, len(lane.ready)))]
+        return lane.take_ready()
 
-    def _submit(self, lane: LaneRun, flight: InFlight, sent: float) -> None:
-        transport = self.transports[lane.transport]
-        deadline = clock.Deadline(sent + transport.settings.deadline)
-        slot = flight.begun.slot - flight.begun.started
-        expires = flight.prepared.ready.delivery.expires_at
-        validity = None if expires is None else (expires - flight.begun.started).total_seconds()
-        self.last_deadline = max(self.last_deadline, deadline.at + MARGIN)
-        lane.flying[flight.prepared.ready.delivery.id] = flight
-        lane.senders.give(Exchange(lane.lane.name, transport, flight, deadline, validity, sent + slot.total_seconds()))
+    def _submit(self, lane: LaneRun, flights: Sequence[InFlight], sent: float) -> None:
+        lane.flying.update((flight.prepared.ready.delivery.id, flight) for flight in flights)
+        for exchange in grouped(lane.lane.name, self.transports[lane.transport], flights, sent):
+            self.last_deadline = max(self.last_deadline, exchange.deadline.at + MARGIN)
+            lane.senders.give(exchange)
 
     def _hold(self, lane: LaneRun, prepared: Prepared, held: Held) -> None:
         """A row that did not begin: back to memory, back to the ledger, or gone to another owner."""
@@ -384,14 +383,15 @@ class Dispatch:
         return self.run.wake.get(timeout=pause)
 
     def _take(self, item: Any) -> None:
-        if isinstance(item, Submitted):
+        if isinstance(item, list):
             reach("exchange.taken")
-            lane = self.lanes[item.lane]
+            lane = self.lanes[item[0].lane]
             lane.senders.busy -= 1
-            delivery = item.flight.prepared.ready.delivery.id
-            del lane.flying[delivery]
-            lane.loaded.discard(delivery)
-            lane.finished.append(item)
+            for submitted in item:
+                delivery = submitted.flight.prepared.ready.delivery.id
+                del lane.flying[delivery]
+                lane.loaded.discard(delivery)
+            lane.finished += item
         elif isinstance(item, Composed):
             lane = self.lanes[item.lane]
             lane.composers.busy -= 1

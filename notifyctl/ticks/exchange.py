@@ -1,6 +1,8 @@
-"""One submission, as a job of a worker thread."""
+"""One exchange with a provider, as a job of a worker thread."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 from notifyctl import clock
 from notifyctl.failpoints import reach
@@ -10,30 +12,51 @@ from notifyctl.transports.base import Transport
 
 
 class Exchange:
-    """One submission in a worker thread. Nothing else happens there."""
+    """Begun attempts of one lane that are submitted together, in a worker thread. Nothing else happens there.
 
-    __slots__ = ("deadline", "flight", "lane", "slot", "transport", "validity")
+    `sent`: monotonic time just before the transaction that began them.
+    """
 
-    def __init__(
-        self, lane: str, transport: Transport, flight: InFlight, deadline: clock.Deadline, validity: float | None,
-        slot: float,
-    ) -> None:  # fmt: skip
+    __slots__ = ("deadline", "flights", "lane", "slot", "transport", "validity")
+
+    def __init__(self, lane: str, transport: Transport, flights: Sequence[InFlight], sent: float) -> None:
         self.lane = lane
         self.transport = transport
-        self.flight = flight
-        self.deadline = deadline
-        self.validity = validity
-        self.slot = slot  # monotonic: when the pace lets the first byte go
+        self.flights = flights
+        self.deadline = clock.Deadline(sent + transport.settings.deadline)
+        # When the pace lets the first byte go: once all of them may, at most 0.1 s (`begin.HORIZON`) after the first,
+        # so an exchange never holds more than that much of a rate.
+        self.slot = sent + max((f.begun.slot - f.begun.started).total_seconds() for f in flights)
+        lives = [_validity(flight) for flight in flights]
+        self.validity = None if None in lives else max(one for one in lives if one is not None)
 
-    def __call__(self) -> Submitted:
+    def __call__(self) -> list[Submitted]:
         clock.sleep_until(self.slot)
         began = clock.monotonic()
         reach("exchange.begun")
         broken = False
+        requests = [flight.prepared.request for flight in self.flights]
         try:
-            outcome = self.transport.submit([self.flight.prepared.request], self.deadline, self.validity)[0]
+            outcomes = self.transport.submit(requests, self.deadline, self.validity)
+            if len(outcomes) != len(requests):
+                raise ValueError("not one outcome for each request")  # noqa: TRY301 - a bug like any other below
         except Exception as error:  # a bug; what it had written nobody knows
-            outcome = Outcome(OutcomeKind.AMBIGUOUS, f"transport_failed:{type(error).__name__}")
+            outcomes = [Outcome(OutcomeKind.AMBIGUOUS, f"transport_failed:{type(error).__name__}")] * len(requests)
             broken = True
         reach("exchange.done")
-        return Submitted(self.lane, self.flight, outcome, clock.monotonic() - began, broken)
+        took = clock.monotonic() - began
+        each = zip(self.flights, outcomes, strict=True)
+        return [Submitted(self.lane, flight, outcome, took, broken) for flight, outcome in each]
+
+
+def grouped(lane: str, transport: Transport, flights: Sequence[InFlight], sent: float) -> Iterator[Exchange]:
+    """As few exchanges as the provider takes."""
+    most = transport.capabilities.max_batch
+    for at in range(0, len(flights), most):
+        yield Exchange(lane, transport, flights[at : at + most], sent)
+
+
+def _validity(flight: InFlight) -> float | None:
+    """Seconds during which a message is worth delivering; None: for ever."""
+    expires = flight.prepared.ready.delivery.expires_at
+    return None if expires is None else (expires - flight.begun.started).total_seconds()

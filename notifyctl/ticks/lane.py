@@ -97,7 +97,17 @@ class LaneRun:
     @property
     def free(self) -> int:
         """Exchanges that could start now."""
-        return self.lane.concurrency - len(self.flying)
+        return self.lane.concurrency - self.senders.busy
+
+    def take_ready(self) -> list[Prepared]:
+        """What may try to begin now: what the free exchanges hold.
+
+        Where one holds several, it is not begun for the first few while others are being composed here.
+        """
+        most = self.preparer.transport.capabilities.max_batch
+        if most > 1 and self.light and len(self.ready) < most:
+            return []
+        return [self.ready.popleft() for _ in range(min(self.free * most, len(self.ready)))]
 
     @property
     def active(self) -> bool:
