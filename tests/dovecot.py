@@ -9,6 +9,7 @@ Started as the user who runs the tests, or, where that is root, for the mail use
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import re
@@ -109,7 +110,7 @@ class Dovecot:
         root = os.getuid() == 0
         owner = pwd.getpwnam("mail") if root else pwd.getpwuid(os.getuid())
         internal, login = ("dovecot", "dovenull") if root else (owner.pw_name, owner.pw_name)
-        group = "dovecot" if root else str(owner.pw_gid)
+        group = "dovecot" if root else grp.getgrgid(owner.pw_gid).gr_name
         self._owner = (owner.pw_uid, owner.pw_gid) if root else None
         certificate = f"ssl_cert = <{pem[0]}\nssl_key = <{pem[1]}" if pem else ""
         config = _CONFIG.format(
