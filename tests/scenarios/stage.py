@@ -17,6 +17,7 @@ from tests import auditor
 from tests.cli.rig import command, environment
 from tests.ledger.databases import Database
 from tests.site import DOMAIN, Done, Running, Site, intent
+from tests.smtp_server import Rule
 
 SECRET = "c4nary-passw0rd"
 NUMBER = "+447700900123"
@@ -148,6 +149,14 @@ class Stage(Site):
         database.execute("SELECT count(*) FROM notify_meta")
         return database
 
+    def pass_time(self, seconds: float) -> None:
+        """Let so much time have passed for everything that waits."""
+        for table, column in (("notify_work", "eligible_at"), ("notify_gate", "until")):
+            earlier = f"{column} - interval '{seconds} seconds'"
+            if self.url.startswith("sqlite"):
+                earlier = f"strftime('%Y-%m-%d %H:%M:%f', {column}, '-{seconds} seconds') || '000'"
+            self.sql(f"UPDATE {table} SET {column} = {earlier} WHERE {column} IS NOT NULL")
+
     def work(self, number: int, columns: str = "step, owner") -> Any:
         """Columns of the work row of delivery `e<number>`; None: it has none."""
         rows = self.sql(
@@ -164,6 +173,12 @@ class Stage(Site):
 def text(number: int, address: str = NUMBER, **more: Any) -> dict[str, Any]:
     """The row of a text message."""
     return intent(number, **{"channel": "sms", "to": {"sms": address}, **more})
+
+
+def answers(number: int, phase: str, reply: str | bytes, **more: Any) -> Rule:
+    """What a server says of delivery `e<number>`, at `rcpt` or at `dot`."""
+    to = f"r{number}@{DOMAIN}"
+    return Rule(phase, reply=reply, when=lambda it: to in (it.recipient if phase == "rcpt" else it.recipients), **more)
 
 
 def at(seconds: float) -> str:

@@ -6,19 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.stage import NUMBER, Stage, text
+from tests.scenarios.stage import NUMBER, Stage, answers, text
 from tests.site import DOMAIN, intent, reached
 from tests.smtp_server import Rule, SmtpServer
 
 
 def _who(number: int, channel: str = "email") -> tuple[str, ...]:
     return ("--recipient", f"r-{number}", "--channel", channel)
-
-
-def _refuses(number: int, phase: str, reply: str, **more: Any) -> Rule:
-    """At RCPT or after the body, to this person."""
-    to = f"r{number}@{DOMAIN}"
-    return Rule(phase, reply=reply, when=lambda it: to in (it.recipient if phase == "rcpt" else it.recipients), **more)
 
 
 SAYING = (
@@ -99,7 +93,7 @@ GONE = {
 def test_C3_a_hard_bounce_ends_it_for_the_address_at_once(stage: Stage) -> None:
     """Relatives: the codes that say there is no such address, at RCPT and after the body, in one line and two; the next
     event enqueued before and after the bounce; a new address starts afresh."""
-    with SmtpServer(*(_refuses(number, *how) for number, how in GONE.items())) as server:
+    with SmtpServer(*(answers(number, *how) for number, how in GONE.items())) as server:
         stage.to(server)
         stage.configure(lane={"batch": 5})
         again = {number: intent(number + 10, recipient=f"r-{number}", to=intent(number)["to"]) for number in GONE}
@@ -152,7 +146,7 @@ FULL = {
 def test_C4_a_full_mailbox_is_tried_again_and_suppresses_nobody(stage: Stage) -> None:
     """Relatives: at RCPT or after the body, in one line or two. Nothing but soft failures all the way ends as a dead
     letter, which is a person's to requeue, and never as a suppression."""
-    with SmtpServer(*(_refuses(number, *how, times=1) for number, how in FULL.items())) as server:
+    with SmtpServer(*(answers(number, *how, times=1) for number, how in FULL.items())) as server:
         stage.to(server)
         stage.rows(*(intent(number) for number in range(1, 6)))
         stage.dispatched(accepted=1)
