@@ -60,6 +60,11 @@ POINTS = (
     "poll.kept",  # what was said is written and the cursor has moved, uncommitted
     "poll.committed",
     "poll.marked",  # the page is marked over there
+    "reconcile.expired",  # expired sends have ended, uncommitted
+    "reconcile.claimed",  # due doubt is owned
+    "reconcile.looked",  # a look-up was answered
+    "reconcile.decided",  # what it means is written, uncommitted
+    "reconcile.committed",
     "enqueue.page",  # a page is written, uncommitted
     "enqueue.committed",
 )

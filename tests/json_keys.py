@@ -24,11 +24,12 @@ _DELIVERY = (
     "doubt_since endpoint_id fingerprint transport sender message_date fencing_token remote_id accepted_at "
     "receipts_from settled_at created_at updated_at sensitive batch origin_id"
 )
-_WORK = "step lane region due_at eligible_at owner fencing_token tries mandate"
+_WORK = "step lane region due_at eligible_at owner fencing_token tries mandate held"
 _SUPPRESSION = "recipient channel reason scope at actor note source_delivery_id remote_id"
 _CONSENT = "recipient channel topic granted at actor note"
 _REGISTERED = {"": "dry_run selected changed unchanged rejected settled errors"}
 _REGISTERED_MANY = {**_REGISTERED, "errors[]": "row reason field"}
+_GATE = "scope name kind state until level reason by"
 _RUN = "id command host pid version started finished exit_code counts"
 
 KEYS: dict[str, dict[str, str]] = {
@@ -45,6 +46,14 @@ KEYS: dict[str, dict[str, str]] = {
         "": f"run {_RECEIPT_COUNTS} transports drained seconds",
         "transports.*": _RECEIPT_COUNTS,
     },
+    "reconcile": {
+        "": "run leases_recovered found absent mandated held unresolved expired dead_letter taken_over unroutable "
+        "drained seconds",
+    },
+    "reconcile --dry-run": {
+        "": "run leases_recovered found absent mandated held unresolved expired dead_letter taken_over unroutable "
+        "drained seconds in_doubt",
+    },
     "dispatch --dry-run": {
         "": "would_claim lanes",
         "lanes.*": "due held_by",
@@ -53,7 +62,7 @@ KEYS: dict[str, dict[str, str]] = {
         "": "lanes needs_person runs",
         "lanes[]": "lane region states oldest_age_s objective_s gates",
         "lanes[].states": "queued sending temporary_failure ambiguous accepted pending",
-        "lanes[].gates[]": "scope name kind until level reason",
+        "lanes[].gates[]": _GATE,
         "needs_person[]": "what count command",
         "runs[]": _RUN,
     },
@@ -78,6 +87,9 @@ KEYS: dict[str, dict[str, str]] = {
         "refusals[]": "id state reason hint",
     },
     "prune": {"": "dry_run before pruned states"},
+    "lane pause": {"": "dry_run changed lane channel transport due gates", "gates[]": _GATE},
+    "lane resume": {"": "dry_run changed lane channel transport due gates"},
+    "lane list": {"[]": "lane channel transport due gates", "[].gates[]": _GATE},
     "template publish": {
         "": "dry_run published unchanged errors",
         "errors[]": "template reason message",
@@ -99,6 +111,7 @@ KEYS: dict[str, dict[str, str]] = {
         "parts[]": "locale part diff",
     },
     "recipient set": {"": "dry_run recipient set unchanged"},
+    "recipient erase": {"": "dry_run recipient addresses emptied withdrawn left"},
     "recipient show": {
         "": "recipient endpoints suppressions consents",
         "endpoints[]": "channel address current at actor",

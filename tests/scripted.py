@@ -22,8 +22,11 @@ from notifyctl.clock import Deadline
 from notifyctl.config import load
 from notifyctl.ledger.runs import open_ledger
 from notifyctl.model import (
+    Absent,
     Capabilities,
     Channel,
+    Finding,
+    Found,
     Mail,
     Message,
     Outcome,
@@ -86,6 +89,15 @@ class Scripted(Transport):
             else:
                 outcomes.append(Outcome(OutcomeKind.ACCEPTED, remote_ids=tuple(ids)))
         return outcomes
+
+    def find(
+        self, key: str, recipient: str = "", since: datetime | None = None, until: datetime | None = None
+    ) -> Finding:  # fmt: skip
+        """By our key, in what it has taken."""
+        append(self.folder / "asked.jsonl", {"key": key})
+        self._up()
+        sent = [one for one in lines(self.folder / "sent.jsonl") if one["key"] == key]
+        return Found(sent[0]["ids"][0]) if sent else Absent()
 
     def receipts(self, remote_ids: Iterable[str]) -> dict[str, Receipt]:
         ids = list(remote_ids)

@@ -91,19 +91,17 @@ def _missing(error: jinja2.UndefinedError, where: str, source: str) -> InputErro
 
 def _bounded(compiled: jinja2.Template, variables: Mapping[str, object]) -> str:
     # what Jinja2's own generate() does, without its step per chunk: a mail has dozens, a run has thousands of mails
-    chunks = compiled.root_render_func(compiled.new_context(variables))
+    chunks = compiled.root_render_func(compiled.new_context(dict(variables)))
     parts: list[str] = []
     size = 0
     try:
-        while some := list(islice(chunks, _CHUNKS)):
+        while size <= _MAX_OUTPUT and (some := list(islice(chunks, _CHUNKS))):
             size += sum(map(len, some))
-            if size > _MAX_OUTPUT:
-                raise _NotText(f"the result is longer than {_MAX_OUTPUT} characters")
             parts += some
-    except _NotText:
-        raise
     except Exception:
         compiled.environment.handle_exception()  # raises it again, its traceback naming the template's lines
+    if size > _MAX_OUTPUT:
+        raise _NotText(f"the result is longer than {_MAX_OUTPUT} characters")
     text = "".join(parts)
     if not text.isascii() and _SURROGATE.search(text):
         raise _NotText("the result holds half of a character (a lone surrogate)")

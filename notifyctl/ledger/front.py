@@ -13,6 +13,7 @@ from collections.abc import Sequence
 # `schema`'s own numbers (a test compares): importing it would cost more than the question.
 SCHEMA_VERSION = 1
 READER = 1
+STALE = 120  # seconds a receipt check may be due before reconcile looks at it: poll-receipts comes first
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,11 +33,19 @@ _LAPSED = """EXISTS (SELECT 1 FROM notify_work w JOIN notify_delivery d ON d.id 
 # A feed or a mailbox is read at its own times: one of those configured has no cursor yet, or its time has come.
 _UNREAD = """(SELECT count(*) FROM notify_cursor WHERE transport IN ({feeds}) AND eligible_at > {now}) < {feed_count}"""
 
+# Receipts that nobody has looked for since: poll-receipts is not running, or their deadline has passed.
+_OVERDUE = _DUE.replace("{step}", "check").replace("{now}", "{stale}")
+
+_EXPIRED = """EXISTS (SELECT 1 FROM notify_delivery d JOIN notify_work w ON w.delivery_id = d.id
+    WHERE d.expires_at <= {now} AND d.expires_at IS NOT NULL AND d.accepted_at IS NULL AND d.settled_at IS NULL
+      AND d.doubt_since IS NULL AND w.step = 'send' AND w.lane IN ({lanes}) AND w.region = {region}
+      AND (w.owner IS NULL OR w.eligible_at <= {now}))"""
+
 # What each tick has to do: if none of its conditions holds, it is idle.
 DUTIES: dict[str, tuple[str, ...]] = {
     "dispatch": (_DUE.replace("{step}", "send"), _LAPSED),
     "poll-receipts": (_DUE.replace("{step}", "check"), _LAPSED, _UNREAD),
-    "reconcile": (_DUE.replace("{step}", "resolve"),),
+    "reconcile": (_DUE.replace("{step}", "resolve"), _OVERDUE, _EXPIRED),
 }
 
 _QUESTION = """SELECT (SELECT max(version) FROM notify_schema), (SELECT max(min_reader) FROM notify_schema),
@@ -59,6 +68,7 @@ def ask_sqlite(
             names = {
                 "lanes": ", ".join(f"?{n + 3}" for n in range(len(lanes))), "region": "?2", "now": "?1",
                 "feeds": ", ".join(f"?{n + 3 + len(lanes)}" for n in range(len(feeds))), "feed_count": len(feeds),
+                "stale": f"strftime('%Y-%m-%d %H:%M:%f', ?1, '-{STALE} seconds')",
             }  # fmt: skip
             sql = _QUESTION + " OR ".join(duty.format(**names) for duty in _duties(command, feeds))
             row = connection.execute(sql, (now, region, *lanes, *feeds)).fetchone()
@@ -78,6 +88,7 @@ def ask_postgres(
     names = {
         "lanes": ", ".join(["%s"] * len(lanes)), "region": "%s", "now": "now()",
         "feeds": ", ".join(["%s"] * len(feeds)), "feed_count": len(feeds),
+        "stale": f"now() - interval '{STALE} seconds'",
     }  # fmt: skip
     duties = _duties(command, feeds)
     sql = _QUESTION + " OR ".join(duty.format(**names) for duty in duties)

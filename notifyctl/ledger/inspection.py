@@ -27,7 +27,8 @@ DELIVERY = (
     "sender", "message_date", "fencing_token", "remote_id", "accepted_at", "receipts_from", "settled_at",
     "created_at", "updated_at", "sensitive", "batch", "origin_id",
 )  # fmt: skip
-WORK = ("step", "lane", "region", "due_at", "eligible_at", "owner", "fencing_token", "tries", "mandate")
+WORK = ("step", "lane", "region", "due_at", "eligible_at", "owner", "fencing_token", "tries", "mandate",
+        "held")
 _ATTEMPT = (
     "number", "run", "fencing_token", "transport", "started", "finished", "outcome", "reason", "code", "remote_id",
     "remote_ids", "retry_after", "request_digest", "fingerprint", "mandate", "locale", "encoding", "segments", "bytes",
@@ -42,7 +43,7 @@ _TIMES = frozenset({
     "settled_at", "created_at", "updated_at", "eligible_at", "started", "finished", "at", "provider_time",
 })  # fmt: skip
 _DOCUMENTS = frozenset({"variables", "attachments", "remote_ids", "counts"})
-_FLAGS = frozenset({"sensitive", "late"})
+_FLAGS = frozenset({"sensitive", "late", "held"})
 
 
 def _columns(alias: str, names: Sequence[str]) -> str:
@@ -76,32 +77,21 @@ _REST = {Step.SEND: State.QUEUED, Step.CHECK: State.ACCEPTED, Step.RESOLVE: Stat
 _OLDEST = """SELECT w.lane, w.region, min(w.due_at) FROM notify_work w WHERE w.step = 'send' AND w.due_at <= :now
   GROUP BY w.lane, w.region"""
 
-_DOUBTFUL = """SELECT w.lane, d.reason, d.doubt_since, w.eligible_at
-  FROM notify_delivery d JOIN notify_work w ON w.delivery_id = d.id AND w.step = 'resolve'
-  WHERE d.state = 'ambiguous'"""
+_HELD = """SELECT count(*) FROM notify_delivery d JOIN notify_work w ON w.delivery_id = d.id AND w.step = 'resolve'
+  WHERE d.state = 'ambiguous' AND w.held"""
 
 _REVIEW = """SELECT d.state, count(*) FROM notify_delivery d WHERE d.state IN ('dead_letter', 'unresolved')
   GROUP BY d.state"""
 
 
-@dataclass(frozen=True, slots=True)
-class Doubtful:
-    """One delivery in doubt without a mandate."""
-
-    lane: str
-    reason: str
-    doubt_since: datetime | None
-    eligible_at: datetime | None
-
-
 @dataclass(slots=True)
 class Overview:
     """Live rows by state per (lane, region); seconds since the oldest due send of each was due; what waits for a
-    person: the doubtful one by one, `review` by state."""
+    person: `held` in doubt, `review` by state."""
 
     live: dict[tuple[str, str], Counter[State]] = field(default_factory=dict)
     ages: dict[tuple[str, str], float] = field(default_factory=dict)
-    doubtful: list[Doubtful] = field(default_factory=list)
+    held: int = 0
     review: dict[State, int] = field(default_factory=dict)
 
 
@@ -119,7 +109,7 @@ def overview(tx: Tx) -> Overview:
         due = at(due_at)
         assert due is not None
         seen.ages[lane, region] = round((tx.now - due).total_seconds(), 3)
-    seen.doubtful = [Doubtful(row[0], row[1], at(row[2]), at(row[3])) for row in tx.execute(_DOUBTFUL)]
+    seen.held = tx.execute(_HELD)[0][0]
     seen.review = {State(state): count for state, count in tx.execute(_REVIEW)}
     return seen
 

@@ -42,7 +42,7 @@ class Result:
     was: State
     outcome: Outcome
     transition: Transition
-    duration: float
+    duration: float | None
     fingerprint: str = ""
 
 
@@ -60,7 +60,8 @@ Late = Callable[[LateRow, Outcome], Transition]
 
 _ATTEMPT = """UPDATE notify_attempt SET finished = :now, outcome = attempts.outcome, reason = attempts.reason,
     code = attempts.code, remote_id = attempts.remote_id, remote_ids = attempts.remote_ids,
-    retry_after = attempts.retry_after, duration = attempts.duration
+    retry_after = attempts.retry_after,
+    duration = COALESCE(attempts.duration, notify_attempt.duration)
   FROM {attempts: id bigint, number bigint, outcome text, reason text, code text, remote_id text, remote_ids jsonb,
     retry_after double precision, duration double precision}
   WHERE notify_attempt.delivery_id = attempts.id AND notify_attempt.number = attempts.number
@@ -143,7 +144,7 @@ _FACTS = """SELECT d.id, d.lane, d.transport, d.state, w.step, w.owner, d.attemp
     (SELECT a.started FROM notify_attempt a WHERE a.delivery_id = d.id AND a.number = o.number),
     (SELECT a.outcome FROM notify_attempt a WHERE a.delivery_id = d.id AND a.number = o.number),
     (SELECT min(a.started) FROM notify_attempt a WHERE a.delivery_id = d.id AND a.number <> o.number
-       AND (a.outcome IS NULL OR a.outcome = 'ambiguous')), d.receipts_from
+       AND (a.outcome IS NULL OR a.outcome = 'ambiguous')), d.receipts_from, w.held
   FROM {o: id bigint, number bigint} JOIN notify_delivery d ON d.id = o.id
   LEFT JOIN notify_work w ON w.delivery_id = d.id ORDER BY d.id {lock of d}"""
 
@@ -162,6 +163,7 @@ def facts(tx: Tx, numbers: Sequence[tuple[int, int]]) -> dict[int, tuple[LateRow
             first_tried_at=at(row[11]), doubt_since=at(row[12]), accepted_at=at(row[13]),
             mandate=Mandate(row[14]) if row[14] else None, attempt_started=at(row[16]),
             attempt_charged=row[17] is not None, other_doubt=at(row[18]), receipts_from=at(row[19]),
+            held=bool(row[20]),
         )  # fmt: skip
         rows[row[0]] = LateRow(row[0], row[1], row[2] or "", known), row[15]
     return rows
@@ -195,14 +197,16 @@ _UNPIN = """UPDATE notify_delivery SET endpoint_id = NULL, fingerprint = NULL, t
 _SETTLE = "DELETE FROM notify_work WHERE delivery_id IN (SELECT settled.id FROM {settled: id bigint})"
 
 _WORK = """UPDATE notify_work SET step = w.step, eligible_at = w.eligible_at, mandate = w.mandate, tries = w.tries,
-    owner = CASE WHEN w.released THEN NULL ELSE notify_work.owner END, fencing_token = w.token
-  FROM {w: id bigint, step text, eligible_at timestamptz, mandate text, tries bigint, token bigint, released boolean}
+    owner = CASE WHEN w.released THEN NULL ELSE notify_work.owner END, fencing_token = w.token, held = w.held
+  FROM {w: id bigint, step text, eligible_at timestamptz, mandate text, tries bigint, token bigint, released boolean,
+    held boolean}
   WHERE notify_work.delivery_id = w.id"""
 
 _NEW_WORK = """INSERT INTO notify_work (delivery_id, step, lane, region, due_at, eligible_at, fencing_token, tries,
-    mandate)
-  SELECT d.id, w.step, d.lane, d.region, d.due_at, w.eligible_at, w.token, w.tries, w.mandate
-  FROM {w: id bigint, step text, eligible_at timestamptz, mandate text, tries bigint, token bigint, released boolean}
+    mandate, held)
+  SELECT d.id, w.step, d.lane, d.region, d.due_at, w.eligible_at, w.token, w.tries, w.mandate, w.held
+  FROM {w: id bigint, step text, eligible_at timestamptz, mandate text, tries bigint, token bigint, released boolean,
+    held boolean}
   JOIN notify_delivery d ON d.id = w.id WHERE true ON CONFLICT (delivery_id) DO NOTHING"""
 
 _TRAIL = """INSERT INTO notify_transition (delivery_id, at, "from", "to", reason, attempt, actor, note)
@@ -221,9 +225,7 @@ def apply(tx: Tx, moves: Iterable[Move], *, actor: str, new_work: bool = False) 
     _apply(tx, moves, actor, new_work, [])
 
 
-def _apply(
-    tx: Tx, moves: Iterable[Move], actor: str, new_work: bool, statements: list[str], **parameters: Any
-) -> None:
+def _apply(tx: Tx, moves: Iterable[Move], actor: str, new_work: bool, statements: list[str], **parameters: Any) -> None:
     """The writes of `apply` behind `statements`, whose parameters are given too."""
     every = sorted(moves, key=lambda m: m.id)
     moves = [m for m in every if not m.to.untouched]  # of the others only the attempt and the trail say something
@@ -235,7 +237,7 @@ def _apply(
         statements.append(_SETTLE)
         parameters["settled"] = settled
     works = [
-        (m.id, m.to.step, m.to.eligible_at, m.to.mandate, m.to.tries, m.token, m.to.release_owner)
+        (m.id, m.to.step, m.to.eligible_at, m.to.mandate, m.to.tries, m.token, m.to.release_owner, m.to.held)
         for m in moves if m.to.step
     ]  # fmt: skip
     if works:

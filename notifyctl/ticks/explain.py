@@ -18,8 +18,7 @@ from notifyctl.ledger import gate, inspection
 from notifyctl.ledger.database import Tx
 from notifyctl.ledger.gate import Gate
 from notifyctl.ledger.inspection import Found, Row
-from notifyctl.lifecycle_facts import plus
-from notifyctl.model import ConsentMode, Lane, Rate, State, Step
+from notifyctl.model import ConsentMode, Rate, State, Step
 from notifyctl.pacing import LimitKey, Meter
 from notifyctl.policy import check
 
@@ -67,7 +66,7 @@ def explain(
     if step is Step.CHECK:
         return _leased(work, now) or [Why("waiting_for_receipt", work["eligible_at"])]
     if step is Step.RESOLVE:
-        return _unsettled(found, config.lanes.get(delivery["lane"]), now)
+        return _unsettled(found, now)
     reasons = [
         *_waiting(delivery, work, state, now),
         *_configured(found, config),
@@ -86,15 +85,6 @@ def can_go_at(why: list[Why], now: datetime) -> datetime | None:
     """When it can next go; None: not before somebody acts, or it has gone."""
     ends = [now if one.reason == DUE else one.until for one in why]
     return None if not ends or None in ends else max(end for end in ends if end is not None)
-
-
-def held(reason: str, doubt_since: datetime | None, eligible_at: datetime | None, lane: Lane | None) -> bool:
-    """Whether doubt waits for a person: nothing can settle it, so its work row sleeps until the review."""
-    if reason == "cannot_tell":
-        return True
-    if doubt_since is None or eligible_at is None or lane is None:
-        return False
-    return eligible_at >= plus(doubt_since, lane.ambiguous_review_after)
 
 
 def limits(found: Found, config: Config) -> Sequence[tuple[str, Rate]]:
@@ -121,7 +111,7 @@ def _waiting(delivery: Row, work: Row, state: State, now: datetime) -> list[Why]
     return [Why("retry" if state is State.TEMPORARY_FAILURE else "deferred", until, delivery["reason"])]
 
 
-def _unsettled(found: Found, lane: Lane | None, now: datetime) -> list[Why]:
+def _unsettled(found: Found, now: datetime) -> list[Why]:
     delivery, work = found.delivery, found.work
     assert work is not None
     until: datetime = work["eligible_at"]
@@ -131,7 +121,7 @@ def _unsettled(found: Found, lane: Lane | None, now: datetime) -> list[Why]:
         return [Why("attempt_lapsed", None, "the next tick marks it as in doubt")]
     if leased := _leased(work, now):
         return leased
-    if held(delivery["reason"], delivery["doubt_since"], until, lane):
+    if work["held"]:
         return [Why("held", until, "it may have been accepted; a person decides, else it becomes a dead letter")]
     return [Why("in_doubt", until if until > now else None, "it may have been accepted; reconcile looks it up")]
 
@@ -179,7 +169,8 @@ def _gated(delivery: Row, config: Config, gates: Mapping[tuple[str, str], Gate])
 
 def describe(shut: Gate) -> str:
     """A gate in words: what is closed, how and why."""
-    return f"{shut.scope} {shut.name}: {shut.kind}{f' ({shut.reason})' if shut.reason else ''}"
+    probe = f", the probe of run {shut.prober} is out" if shut.prober else ""
+    return f"{shut.scope} {shut.name}: {shut.kind}{f' ({shut.reason})' if shut.reason else ''}{probe}"
 
 
 def _paced(found: Found, config: Config, meters: Mapping[LimitKey, Meter], now: datetime) -> list[Why]:

@@ -96,6 +96,8 @@ CREATE INDEX notify_delivery_recipient ON notify_delivery (recipient_id, channel
 CREATE INDEX notify_delivery_remote ON notify_delivery (remote_id) WHERE remote_id IS NOT NULL;
 CREATE INDEX notify_delivery_wire ON notify_delivery (wire_key) WHERE wire_key IS NOT NULL;
 CREATE INDEX notify_delivery_created ON notify_delivery (created_at);
+CREATE INDEX notify_delivery_expiry ON notify_delivery (expires_at)
+  WHERE expires_at IS NOT NULL AND accepted_at IS NULL AND settled_at IS NULL;
 CREATE INDEX notify_delivery_batch ON notify_delivery (batch) WHERE batch IS NOT NULL;
 
 CREATE TABLE notify_key (               -- every idempotency key ever used; outlives its delivery
@@ -113,7 +115,8 @@ CREATE TABLE notify_work (              -- what must happen next to a live deliv
   owner         TEXT,                   -- a run
   fencing_token BIGINT NOT NULL DEFAULT 0,
   tries         INTEGER NOT NULL DEFAULT 0,
-  mandate       TEXT CHECK (mandate IN ('replay', 'duplicate'))
+  mandate       TEXT CHECK (mandate IN ('replay', 'duplicate')),
+  held          BOOLEAN NOT NULL DEFAULT false   -- in doubt, and a person has been told
 ) WITH (
   -- Small and rewritten at every claim: dead rows must go whatever the backlog's size, and at once.
   fillfactor = 70, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0,

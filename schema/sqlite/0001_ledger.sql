@@ -98,6 +98,8 @@ CREATE INDEX notify_delivery_recipient ON notify_delivery (recipient_id, channel
 CREATE INDEX notify_delivery_remote ON notify_delivery (remote_id) WHERE remote_id IS NOT NULL;
 CREATE INDEX notify_delivery_wire ON notify_delivery (wire_key) WHERE wire_key IS NOT NULL;
 CREATE INDEX notify_delivery_created ON notify_delivery (created_at);
+CREATE INDEX notify_delivery_expiry ON notify_delivery (expires_at)
+  WHERE expires_at IS NOT NULL AND accepted_at IS NULL AND settled_at IS NULL;
 CREATE INDEX notify_delivery_batch ON notify_delivery (batch) WHERE batch IS NOT NULL;
 
 CREATE TABLE notify_key (               -- every idempotency key ever used; outlives its delivery
@@ -115,7 +117,8 @@ CREATE TABLE notify_work (              -- what must happen next to a live deliv
   owner         TEXT,                   -- a run
   fencing_token INTEGER NOT NULL DEFAULT 0,
   tries         INTEGER NOT NULL DEFAULT 0,
-  mandate       TEXT CHECK (mandate IN ('replay', 'duplicate'))
+  mandate       TEXT CHECK (mandate IN ('replay', 'duplicate')),
+  held          INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1))   -- in doubt, and a person has been told
 );
 
 CREATE INDEX notify_work_claim ON notify_work (step, lane, region, eligible_at, delivery_id);

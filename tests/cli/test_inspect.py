@@ -103,7 +103,7 @@ def test_what_needs_a_person_comes_with_the_command_that_lists_it(desk: Desk) ->
     desk.settle(desk.put("lost"), "unresolved")
     desk.put("stray", lane="o'ld")
     held = desk.put("held")
-    desk.database.execute("UPDATE notify_work SET step = 'resolve' WHERE delivery_id = ?", held)
+    desk.database.execute("UPDATE notify_work SET step = 'resolve', held = ? WHERE delivery_id = ?", True, held)
     desk.database.execute("UPDATE notify_delivery SET state = 'ambiguous', reason = 'cannot_tell' WHERE id = ?", held)
     needs = desk.folder.json("inspect")["needs_person"]
     assert {one["what"]: one["count"] for one in needs} == {

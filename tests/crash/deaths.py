@@ -74,6 +74,11 @@ WAYS: dict[str, tuple[str, str]] = {
     "poll.kept": ("feed", "none"),
     "poll.committed": ("feed", "none"),
     "poll.marked": ("feed", "none"),
+    "reconcile.expired": ("lookup", "none"),  # see `test_resolves`
+    "reconcile.claimed": ("lookup", "none"),
+    "reconcile.looked": ("lookup", "none"),
+    "reconcile.decided": ("lookup", "none"),
+    "reconcile.committed": ("lookup", "none"),
     "enqueue.page": ("enqueue", "none"),
     "enqueue.committed": ("enqueue", "none"),
 }

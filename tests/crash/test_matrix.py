@@ -15,6 +15,7 @@ import pytest
 from notifyctl.failpoints import POINTS
 from tests.crash.deaths import LIMIT, POLLS, TICKS, WAYS, episode
 from tests.crash.test_polls import TRIED
+from tests.crash.test_resolves import TRIED as RESOLVED
 
 ROOT = Path(__file__).parents[2]
 GENERIC = ("ledger.statement", "ledger.commit", "ledger.committed")
@@ -40,7 +41,7 @@ def test_every_point_that_the_code_names_is_listed_and_tried() -> None:
     assert _called() == set(POINTS)
     assert set(WAYS) == set(POINTS)
     here = {point for database in DATABASES for point, _ in _sample(database)}
-    assert here | {*GENERIC} | {point for _, point in TRIED} == set(POINTS)
+    assert here | {*GENERIC} | {point for _, point in TRIED} | {*RESOLVED} == set(POINTS)
 
 
 def _sample(dialect: str) -> list[tuple[str, bool]]:

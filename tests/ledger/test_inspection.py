@@ -96,12 +96,12 @@ def test_the_oldest_age_is_that_of_the_send_which_was_due_first(desk: Desk) -> N
     assert ages["email", ""] == pytest.approx(1800, abs=60)
 
 
-def test_doubt_with_a_mandate_is_not_among_the_doubtful(desk: Desk) -> None:
+def test_only_doubt_that_a_person_was_told_of_is_held(desk: Desk) -> None:
     desk.put("replay", "ambiguous", "send")
+    desk.put("looked up", "ambiguous", "resolve")
     number = desk.put("doubt", "ambiguous", "resolve", lane="bulk")
-    desk.database.execute("UPDATE notify_delivery SET doubt_since = '2026-01-01T00:00Z' WHERE id = ?", number)
-    (doubtful,) = desk.ledger.read(inspection.overview).doubtful
-    assert (doubtful.lane, doubtful.doubt_since) == ("bulk", START)
+    desk.database.execute("UPDATE notify_work SET held = ? WHERE delivery_id = ?", True, number)
+    assert desk.ledger.read(inspection.overview).held == 1
 
 
 # -- one delivery -----------------------------------------------------------------------------------------------
