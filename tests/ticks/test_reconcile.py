@@ -1,0 +1,446 @@
+"""`reconcile`: every way in which doubt, overdue receipts and expired sends end, on both databases."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from notifyctl.ledger import resolve
+from notifyctl.ledger.claim import Cursor
+from notifyctl.model import Absent, CannotTell, Finding, Found, Search
+from notifyctl.settings import TransportSettings
+from notifyctl.ticks import lanes
+from notifyctl.ticks.reconcile import Reconcile
+from notifyctl.transports.base import Trouble
+from tests.cli.rig import environment
+from tests.scripted import Desk, Scripted, append, lines
+from tests.site import DOMAIN, LONG_AGO, Site
+from tests.smtp_server import SmtpServer
+
+
+class Prover(Scripted):
+    """A provider that takes every message and loses the answer; what can be proved about it is set by the test."""
+
+    search: ClassVar[Search] = Search.OWN_KEY
+    window: ClassVar[float] = 0.0
+    absence: ClassVar[bool] = True
+    takes: ClassVar[bool] = True
+    finds: ClassVar[Any] = None  # a finding, or an exception
+
+    def __init__(self, settings: TransportSettings) -> None:
+        super().__init__(settings)
+        self.capabilities = replace(
+            self.capabilities, search=self.search, replay_window=self.window, absence_proves_unsent=self.absence
+        )
+
+    def submit(self, requests: Any, deadline: Any, validity: Any) -> Any:
+        found = super().submit(requests, deadline, validity)
+        append(self.folder / "bodies.jsonl", {"key": requests[0].key, "envelope": list(requests[0].envelope)})
+        return found
+
+    def find(
+        self, key: str, recipient: str = "", since: datetime | None = None, until: datetime | None = None
+    ) -> Finding:
+        append(self.folder / "finds.jsonl", {"key": key, "recipient": recipient})
+        if self.finds is not None:
+            if isinstance(self.finds, Exception):
+                raise self.finds
+            found: Finding = self.finds
+            return found
+        sent = [one for one in lines(self.folder / "sent.jsonl") if one["key"] == key]
+        return Found(sent[0]["ids"][0]) if sent and self.takes else Absent()
+
+
+@pytest.fixture(autouse=True)
+def provable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`kind = "scripted"` is a Prover here."""
+    monkeypatch.setattr(sys.modules["tests.scripted"], "Scripted", Prover)
+    for name, value in {"search": Search.OWN_KEY, "window": 0.0, "absence": True, "takes": True, "finds": None}.items():
+        monkeypatch.setattr(Prover, name, value)
+
+
+class Bench(Desk):
+    """A desk whose one delivery is in doubt."""
+
+    def doubt(self, number: int = 1, **columns: Any) -> None:
+        self.intend(number, to=f"lost{number}@{DOMAIN}", **columns)
+        self.dispatched()
+        assert self.delivery(number) == "ambiguous"
+        self.later()
+
+    def reconciled(self, code: int = 0, *, lost: str | None = None, **budget: Any) -> dict[str, Any]:
+        with self._run("reconcile", **budget) as run:
+            tick = Reconcile(run, lanes.chosen(run.config, [], None), "", lost=lost)
+            assert tick() == code, tick.document()
+            return tick.document()
+
+    def work(self, number: int = 1) -> tuple[Any, ...]:
+        (row,) = self.sql(
+            "SELECT w.step, w.mandate, w.held, w.owner FROM notify_work w JOIN notify_delivery d "
+            "ON d.id = w.delivery_id WHERE d.event_id = ?", f"e{number}",
+        )  # fmt: skip
+        return row
+
+
+@pytest.fixture
+def bench(tmp_path: Path, migrated_url: str) -> Iterator[Bench]:
+    desk = Bench(tmp_path / "site", migrated_url)
+    with desk:
+        yield desk
+
+
+def copies(bench: Bench) -> int:
+    return len(lines(bench.provider / "sent.jsonl"))
+
+
+def test_what_a_look_up_finds_was_accepted_and_is_not_sent_again(bench: Bench) -> None:
+    bench.doubt()
+    done = bench.reconciled()
+    assert (done["found"], bench.delivery(1, "state, remote_id, doubt_since")) == (
+        1, ("accepted", bench.remote_id(1), None),
+    )  # fmt: skip
+    assert bench.sql("SELECT outcome, reason FROM notify_attempt") == [("accepted", "found")]
+    bench.later()
+    assert bench.dispatched()["claimed"] == 0
+    assert copies(bench) == 1
+
+
+def test_what_certainly_never_arrived_is_sent_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prover, "takes", False)
+    bench.doubt()
+    assert bench.reconciled()["absent"] == 1
+    assert bench.delivery(1, "state, reason, doubt_since") == ("temporary_failure", "not_accepted", None)
+    assert bench.sql("SELECT outcome FROM notify_attempt") == [("temporary_failure",)]
+    assert bench.work()[0] == "send"
+
+
+def test_what_certainly_never_arrived_and_has_expired_ends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prover, "takes", False)
+    bench.doubt()
+    bench.sql("UPDATE notify_delivery SET expires_at = ?", LONG_AGO)
+    assert bench.reconciled()["expired"] == 1
+    assert bench.delivery(1) == "expired"
+
+
+def test_absence_that_proves_nothing_is_replayed_inside_the_window_with_the_same_bytes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Prover, "window", 86400.0)
+    monkeypatch.setattr(Prover, "finds", CannotTell())
+    bench.doubt()
+    assert bench.reconciled()["mandated"] == 1
+    assert bench.work()[:2] == ("send", "replay")
+    bench.sql("UPDATE notify_delivery SET destination = ?", f"lost1@{DOMAIN}")
+    done = bench.dispatched()
+    assert (done["claimed"], done["ambiguous"]) == (1, 1)
+    first, second = lines(bench.provider / "bodies.jsonl")
+    assert first == second
+    assert [m for (m,) in bench.sql("SELECT mandate FROM notify_attempt ORDER BY number")] == [None, "replay"]
+
+
+def test_a_replay_that_would_differ_is_held_as_changed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prover, "window", 86400.0)
+    monkeypatch.setattr(Prover, "finds", CannotTell())
+    bench.doubt()
+    bench.reconciled()
+    bench.sql("UPDATE notify_attempt SET request_digest = 'another'")
+    done = bench.dispatched()
+    assert (done["held"], bench.delivery(1, "state, reason")) == (1, ("ambiguous", "content_changed"))
+    assert bool(bench.work()[2])
+    assert copies(bench) == 1
+
+
+def test_a_window_that_has_closed_is_no_mandate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prover, "window", 3600.0)
+    monkeypatch.setattr(Prover, "finds", CannotTell())
+    monkeypatch.setattr(Prover, "search", Search.NONE)
+    bench.doubt()
+    bench.sql("UPDATE notify_delivery SET doubt_since = ?", _ago(bench, 3590))
+    assert bench.reconciled(3)["held"] == 1
+    assert bench.delivery(1) == "ambiguous"
+
+
+def test_the_policy_to_resend_makes_one_mandated_duplicate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prover, "finds", CannotTell())
+    bench.configure(lane={"on_ambiguous": "resend"})
+    bench.doubt()
+    assert bench.reconciled()["mandated"] == 1
+    assert bench.work()[:2] == ("send", "duplicate")
+    bench.later()
+    assert bench.dispatched()["claimed"] == 1
+    assert copies(bench) == 2
+
+
+@pytest.mark.parametrize("policy", ["suppressed", "expired"])
+def test_no_mandate_is_given_for_what_must_not_be_sent_any_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    monkeypatch.setattr(Prover, "finds", CannotTell())
+    bench.configure(lane={"on_ambiguous": "resend"})
+    bench.doubt()
+    if policy == "expired":
+        bench.sql("UPDATE notify_delivery SET expires_at = ?", LONG_AGO)
+    else:
+        bench.sql("INSERT INTO notify_suppression (recipient_id, channel, reason) VALUES ('r-1', 'email', 'manual')")
+    bench.later()
+    assert bench.reconciled(3)["mandated"] == 0
+    assert (bench.delivery(1), bench.work()[0], copies(bench)) == ("ambiguous", "resolve", 1)
+
+
+def test_a_person_is_told_once_of_what_nobody_can_tell(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prover, "finds", CannotTell())
+    bench.doubt()
+    assert bench.reconciled(3)["held"] == 1
+    bench.later()
+    assert bench.reconciled(0)["held"] == 0
+    assert bool(bench.work()[2])
+    assert len(bench.trail(1)) == len(set(enumerate(bench.trail(1))))
+    assert len(lines(bench.provider / "finds.jsonl")) == 2
+
+
+def test_reviewed_doubt_becomes_a_dead_letter_after_one_last_look(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Prover, "finds", CannotTell())
+    bench.doubt()
+    bench.reconciled(3)
+    bench.sql("UPDATE notify_delivery SET doubt_since = ?", LONG_AGO)
+    bench.later()
+    assert bench.reconciled(3)["dead_letter"] == 1
+    state, doubt = bench.delivery(1, "state, doubt_since")
+    assert (state, doubt is None) == ("dead_letter", False)
+    assert len(lines(bench.provider / "finds.jsonl")) == 2
+
+
+def test_the_last_look_before_the_dead_letter_may_still_find_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prover, "finds", CannotTell())
+    bench.doubt()
+    bench.reconciled(3)
+    bench.sql("UPDATE notify_delivery SET doubt_since = ?", LONG_AGO)
+    bench.later()
+    monkeypatch.setattr(Prover, "finds", None)
+    assert bench.reconciled(0)["found"] == 1
+    assert bench.delivery(1) == "accepted"
+
+
+@pytest.mark.parametrize("fault", [Trouble("timeout"), OSError(5, "r1@rcpt.example"), ValueError("r1@rcpt.example")])
+def test_a_look_up_that_fails_decides_nothing_and_says_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    monkeypatch.setattr(Prover, "finds", fault)
+    bench.doubt()
+    done = bench.reconciled(1 if isinstance(fault, ValueError) else 75)
+    assert sum(done[name] for name in ("found", "absent", "mandated", "held", "dead_letter")) == 0
+    assert (bench.delivery(1), bench.work()) == ("ambiguous", ("resolve", None, bench.work()[2], None))
+    assert DOMAIN not in json.dumps(done)
+
+
+def test_two_that_look_alike_settle_neither(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prover, "finds", Found("m-the-same"))
+    monkeypatch.setattr(Prover, "search", Search.RECIPIENT_TIME)
+    for number in (1, 2):
+        bench.intend(number, to=f"lost@{DOMAIN}")
+    bench.dispatched()
+    bench.later()
+    assert bench.reconciled(3)["found"] == 0
+    assert bench.states() == {"ambiguous": 2}
+
+
+def test_an_id_that_another_delivery_has_is_not_taken(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.send()
+    monkeypatch.setattr(Prover, "finds", Found(bench.remote_id(1)))
+    bench.doubt(2)
+    assert bench.reconciled(3)["found"] == 0
+    assert bench.delivery(2) == "ambiguous"
+
+
+def test_whoever_lost_its_lease_does_not_decide_but_what_it_found_counts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.doubt()
+    monkeypatch.setattr(
+        Prover, "find", lambda self, *_: (_raise_token(bench), Found(f"m-{bench.delivery(1, 'wire_key')[:12]}"))[1]
+    )
+    assert bench.reconciled()["found"] == 1
+    assert bench.delivery(1) == "accepted"
+
+
+def test_whoever_lost_its_lease_gives_no_mandate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prover, "window", 86400.0)
+    bench.doubt()
+    monkeypatch.setattr(Prover, "find", lambda self, *_: (_raise_token(bench), CannotTell())[1])
+    assert bench.reconciled()["mandated"] == 0
+    assert bench.work()[:2] == ("resolve", None)
+
+
+def test_a_run_that_dies_with_claimed_doubt_leaves_it_to_the_next(bench: Bench) -> None:
+    bench.doubt()
+    with bench._run("reconcile") as run:
+        claimed, _ = resolve.claim_doubt(
+            run.ledger, run="dead", lane="email", region="", limit=10, lease=60.0, after=Cursor(), but=[]
+        )
+        assert len(claimed) == 1
+    assert bench.reconciled()["found"] == 0
+    bench.later()
+    done = bench.reconciled()
+    assert (done["found"], done["leases_recovered"]) == (1, 1)
+
+
+def test_receipts_that_never_came_end_unresolved_and_need_a_person(bench: Bench) -> None:
+    bench.send(2)
+    bench.sql("UPDATE notify_delivery SET accepted_at = ? WHERE event_id = 'e1'", LONG_AGO)
+    bench.later()
+    done = bench.reconciled(3)
+    assert (done["unresolved"], bench.delivery(1), bench.delivery(2)) == (1, "unresolved", "accepted")
+
+
+def test_the_poll_has_a_while_for_its_last_look(bench: Bench) -> None:
+    bench.send()
+    bench.sql("UPDATE notify_delivery SET accepted_at = ?", _ago(bench, 72 * 3600 + 60))
+    bench.later()
+    assert bench.reconciled()["unresolved"] == 0
+    assert bench.delivery(1) == "accepted"
+
+
+def test_an_expired_send_ends_also_behind_a_closed_gate(bench: Bench) -> None:
+    bench.intend(1, expires_at=LONG_AGO)
+    bench.intend(2)
+    bench.sql("INSERT INTO notify_gate (scope, name, kind, reason, actor) VALUES ('lane', 'email', 'pause', 'x', 'x')")
+    assert bench.reconciled()["expired"] == 1
+    assert (bench.delivery(1, "state, reason"), bench.delivery(2)) == (("expired", "expired"), "queued")
+
+
+def test_a_claimed_send_is_its_owners_to_expire(bench: Bench) -> None:
+    bench.intend(1, expires_at=LONG_AGO)
+    bench.sql("UPDATE notify_work SET owner = 'somebody', eligible_at = ?", _ago(bench, -60))
+    assert bench.reconciled()["expired"] == 0
+    assert bench.delivery(1) == "queued"
+
+
+def test_a_taken_over_region_goes_on_here_and_its_old_owner_is_fenced(bench: Bench) -> None:
+    for number in (1, 2, 3):
+        bench.intend(number, region="lost" if number < 3 else "other")
+    bench.sql("UPDATE notify_work SET owner = 'there' WHERE region = 'lost'")
+    before = bench.sql("SELECT delivery_id, eligible_at, fencing_token FROM notify_work ORDER BY delivery_id")
+    done = bench.reconciled(lost="lost")
+    assert done["taken_over"] == 2
+    after = bench.sql("SELECT delivery_id, eligible_at, fencing_token FROM notify_work ORDER BY delivery_id")
+    assert [(i, at, token + (i < 3)) for i, at, token in before] == after
+    assert bench.sql("SELECT DISTINCT owner FROM notify_work") == [(None,)]
+    assert [r for (r,) in bench.sql("SELECT region FROM notify_delivery ORDER BY id")] == ["", "", "other"]
+    assert bench.dispatched()["accepted"] == 2
+
+
+def test_what_no_lane_claims_is_counted(bench: Bench) -> None:
+    bench.intend(1, lane="nobody")
+    bench.intend(2)
+    assert bench.reconciled()["unroutable"] == 1
+
+
+def test_a_transport_that_is_gone_can_prove_nothing(bench: Bench) -> None:
+    bench.doubt()
+    bench.settings["transports.other"] = dict(bench.settings["transports.relay"])
+    del bench.settings["transports.relay"]
+    bench.settings["lanes.email"]["transport"] = "other"
+    text = ['instance = "test"']
+    for table, keys in bench.settings.items():
+        text += [f"[{table}]", *(f"{k} = {json.dumps(v)}" for k, v in keys.items())]
+    bench.config.write_text("\n".join(text) + "\n")
+    assert bench.reconciled(3)["held"] == 1
+
+
+def test_a_limit_holds_for_everything_a_run_decides(bench: Bench) -> None:
+    for number in range(1, 6):
+        bench.intend(number, to=f"lost{number}@{DOMAIN}")
+    bench.dispatched()
+    bench.later()
+    assert bench.reconciled(limit=2)["found"] == 2
+    assert bench.reconciled(limit=10)["found"] == 3
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_smtp_proves_nothing_so_a_lost_reply_is_held_then_reviewed(tmp_path: Path, migrated_url: str) -> None:
+    with SmtpServer() as server, Site(tmp_path / "site", migrated_url, port=server.port) as site:
+        site.publish()
+        site.configure(relay={"deadline": "2s"})
+        site.enqueue(1)
+        site.sql("UPDATE notify_work SET eligible_at = ?", LONG_AGO)
+        # as a killed dispatch leaves it
+        site.sql(
+            "INSERT INTO notify_attempt (delivery_id, number, run, fencing_token, transport, started) "
+            "SELECT id, 1, 'dead', 1, 'relay', due_at FROM notify_delivery"
+        )
+        site.sql("UPDATE notify_delivery SET state = 'sending', transport = 'relay', first_tried_at = due_at")
+        site.sql("UPDATE notify_work SET step = 'resolve', owner = 'dead', fencing_token = 1")
+        done = site.run("reconcile", "--json")
+        assert (done.code, done.json["leases_recovered"], done.json["held"]) == (3, 1, 1), done
+        assert site.run("reconcile", "--json").json["run"] is None
+        site.sql("UPDATE notify_delivery SET doubt_since = ?", LONG_AGO)
+        site.later()
+        done = site.run("reconcile")
+        assert (done.code, done.out) == (3, ""), done
+        assert "review_passed (1)" in done.err
+        assert site.delivery(1) == "dead_letter"
+        assert server.messages == []
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_folder_knows_what_it_holds(tmp_path: Path, migrated_url: str, written: bool) -> None:
+    with Site(tmp_path / "site", migrated_url) as site:
+        site.settings["transports.relay"] = {"kind": "file", "path": "out", "from": "no-reply@shop.example"}
+        site.configure()
+        site.config.write_text(
+            site.config.read_text().replace(
+                "[lanes.email]",
+                f'fail = [{{ match = "*", outcome = "ambiguous", after_accept = {str(written).lower()}, times = 1 }}]\n'
+                "[lanes.email]",
+            )
+        )
+        site.publish()
+        site.enqueue(1)
+        assert site.dispatch().json["ambiguous"] == 1
+        site.later()
+        rehearsed = site.run("reconcile", "--dry-run", "--json").json
+        assert (rehearsed["run"], rehearsed["in_doubt"], site.delivery(1)) == (None, 1, "ambiguous")
+        done = site.run("reconcile", "--json").json
+        assert (done["found"], done["absent"]) == ((1, 0) if written else (0, 1)), done
+        site.later()
+        site.dispatch()
+        assert len(list((site.path / "out" / "mail" / "new").iterdir())) == 1
+
+
+def test_an_idle_reconcile_writes_nothing_and_says_nothing(tmp_path: Path, migrated_url: str) -> None:
+    with Site(tmp_path / "site", migrated_url) as site:
+        site.publish()
+        site.enqueue(1)
+        done = site.run("reconcile", env=environment())
+        assert (done.code, done.out, done.err) == (0, "", "")
+        assert site.sql("SELECT count(*) FROM notify_run WHERE command = 'reconcile'") == [(0,)]
+
+
+def test_the_receiving_region_cannot_be_the_lost_one(tmp_path: Path, migrated_url: str) -> None:
+    with Site(tmp_path / "site", migrated_url) as site:
+        done = site.run("reconcile", "--take-over", "eu", "--region", "eu")
+        assert done.code == 2
+        assert "--region" in done.err
+
+
+def _raise_token(bench: Bench) -> bool:
+    bench.sql("UPDATE notify_work SET fencing_token = fencing_token + 1, owner = 'another'")
+    return True
+
+
+def _ago(bench: Bench, seconds: float) -> str:
+    from datetime import UTC, timedelta
+
+    at = datetime.now(UTC) - timedelta(seconds=seconds)
+    return at.strftime("%Y-%m-%d %H:%M:%S.%f") + ("" if bench.url.startswith("sqlite:") else "+00")
