@@ -179,6 +179,7 @@ def test_recipients(folder: Folder) -> None:
     rows = folder.path / "rows.ndjson"
     rows.write_text('{"recipient": "r-2", "channel": "email", "topic": "digest"}\n{"recipient": "a@example.com"}\n')
     hold("recipient set", folder.json("recipient", "set", "r-1", "--to", "email=ada@example.com"))
+    hold("recipient erase", folder.json("recipient", "erase", "r-9"))
     hold("consent grant", folder.json("consent", "grant", *pair, "--topic", "digest"))
     hold("consent revoke", folder.json("consent", "revoke", *pair, "--topic", "digest"))
     hold("consent import", folder.json("consent", "import", "--from", str(rows), code=65))

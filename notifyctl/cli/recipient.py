@@ -1,4 +1,4 @@
-"""`recipient set|show`: a recipient's addresses, and what else is known of them."""
+"""`recipient set|show|erase`: a recipient's addresses, and what else is known of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 from notifyctl.cli import operator
 from notifyctl.cli import register as registering
 from notifyctl.cli.enqueue import parse_addresses
-from notifyctl.cli.options import DryRun, Session, command, family
+from notifyctl.cli.options import DryRun, Session, Yes, command, family
 from notifyctl.cli.reveal import RevealRecipient, leave_trace_of_recipient, mask
-from notifyctl.errors import EXIT_OK, UsageError
+from notifyctl.errors import EXIT_OK, EXIT_TEMPORARY, UsageError
 
-app = family(no_args_is_help=True, help="Set and show recipients' addresses.")
+app = family(no_args_is_help=True, help="Set, show and erase recipients' addresses.")
 
 Who = Annotated[str, typer.Argument(metavar="RECIPIENT", help="The reference to the person.")]
 To = Annotated[
@@ -74,3 +74,45 @@ def show(session: Session, recipient: Who, reveal: RevealRecipient = False) -> i
     for one in consents:
         session.out.text(f"{one['topic']} on {one['channel']}: {'granted' if one['granted'] else 'revoked'}")
     return EXIT_OK
+
+
+@command(app, "erase")
+def erase(
+    session: Session,
+    recipient: Who,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the trail.")
+    ] = "asked to be forgotten",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> int:
+    """Erase a recipient's addresses and all that was said to them; withdraw what has not begun. It cannot be undone."""
+    from notifyctl.ledger import runs
+    from notifyctl.ledger.operate import Action
+    from notifyctl.model import State
+    from notifyctl.ticks.operate import Operator
+
+    who, note = operator.text("RECIPIENT", recipient), operator.stated(reason)
+    ledger = session.ledger()
+    try:
+        keys = runs.keys(ledger)
+        action = Action(operator.login(), note, goal=State.SUPPRESSED)
+        if not dry_run and session.out.interactive:
+            would = Operator(session.config, ledger, keys, dry_run=True).erase(who, action)
+            operator.confirm(session.out, f"{would.emptied} deliveries would be emptied for good.", yes=yes)
+        done = Operator(session.config, ledger, keys, dry_run=dry_run).erase(who, action)
+    finally:
+        ledger.close()
+    if session.out.json:
+        session.out.document(
+            {"dry_run": dry_run, "recipient": who, "addresses": done.addresses, "emptied": done.emptied,
+             "withdrawn": done.withdrawn, "left": done.left}
+        )  # fmt: skip
+    else:
+        would_be = "would be " if dry_run else ""
+        session.out.text(
+            f"{done.addresses} addresses and {done.emptied} deliveries {would_be}erased, {done.withdrawn} withdrawn"
+        )
+    if done.left:
+        session.out.complain(f"{done.left} are being sent at this moment and are left; erase again in a minute")
+    return EXIT_TEMPORARY if done.left else EXIT_OK

@@ -147,7 +147,8 @@ def stored(tx: Tx, keys: Sequence[str]) -> dict[str, Sequence[Any]]:
 def differs(tx: Tx, intent: Intent, row: Sequence[Any], digest: str | None = None) -> str:
     """The first column the caller stated that differs from what is stored; "" if none does.
 
-    Variables that have been erased are compared by `digest`, the intent's own; without it they are not.
+    `digest`, the intent's own, tells whether its content is the same also when what is stored has been erased; without
+    one, erased variables are not compared.
     """
     at, document = tx.dialect.instant, tx.dialect.document
     held: dict[str, Any] = {
@@ -157,10 +158,10 @@ def differs(tx: Tx, intent: Intent, row: Sequence[Any], digest: str | None = Non
     }  # fmt: skip
     stated: dict[str, Any] = {name: getattr(intent, name) for name in held}
     stated["variables"] = json.loads(json.dumps(dict(intent.variables)))
-    if held["sensitive"] and not held["variables"]:
-        known = digest is not None and row[15] is not None
-        held["variables"] = row[15] if known else stated["variables"]
-        stated["variables"] = digest if known else stated["variables"]
+    if digest is not None and digest == row[15]:  # also where the content has been erased
+        stated |= {name: held[name] for name in ("variables", "attachments", "destination")}
+    elif held["sensitive"] and not held["variables"] and None in (digest, row[15]):
+        stated["variables"] = held["variables"]
     for name, value in held.items():
         if name in intent.stated and _same_time(value) != _same_time(stated[name]):
             return name

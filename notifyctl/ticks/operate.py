@@ -7,17 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 
 from notifyctl import lifecycle, units
 from notifyctl.config import Config
 from notifyctl.keys import Keys
-from notifyctl.ledger import operate
+from notifyctl.ledger import erase, operate
 from notifyctl.ledger.database import Ledger, Tx
 from notifyctl.ledger.operate import Action, Candidate, Done, Refused
 from notifyctl.lifecycle import IllegalTransition, Transition, Trigger
 from notifyctl.model import Capabilities, ConsentMode, Lane, State
 from notifyctl.policy import check
 from notifyctl.transports.registry import open_transport
+
+T = TypeVar("T")
 
 PAGE = 500  # deliveries per transaction
 _DOUBTFUL = frozenset({State.AMBIGUOUS, State.DEAD_LETTER, State.SENDING})  # their doubt can still be settled
@@ -36,6 +39,16 @@ class Outcome:
         """Take a page's outcome."""
         self.moved += done.moved
         self.refused += done.refused
+
+
+@dataclass(slots=True)
+class Erased:
+    """What an erasure did: addresses and deliveries emptied, sends withdrawn, and what is being sent just now."""
+
+    addresses: int = 0
+    emptied: int = 0
+    withdrawn: int = 0
+    left: int = 0
 
 
 @dataclass(slots=True)
@@ -112,6 +125,36 @@ class Operator:
 
         return self._paged(wanted, lambda tx, page: operate.move(tx, page, judge, action, dry_run=self.dry_run))
 
+    def erase(self, recipient: str, action: Action) -> Erased:
+        """Withdraw what has not begun, and empty all that was said to a recipient and where. What is being sent at this
+        moment is left whole, and counted: erase again once it has ended."""
+        erased = Erased()
+
+        def judge(candidate: Candidate, now: datetime) -> Transition | Refused:
+            try:
+                return self._transition(candidate, Trigger.ERASED, now)
+            except IllegalTransition:
+                return _refused(candidate, candidate.state)
+
+        def work(tx: Tx, wanted: Sequence[int]) -> tuple[int, int, int]:
+            done = operate.move(tx, wanted, judge, action, dry_run=self.dry_run)
+            left = sum(one.state is State.SENDING for one in done.refused)
+            if self.dry_run:
+                return len(done.moved), len(wanted) - left, left
+            return len(done.moved), erase.empty(tx, wanted, actor=action.actor, note=action.note), left
+
+        run = self.ledger.read if self.dry_run else self.ledger.transact
+        # First, so that nothing goes to an address that is gone: begin looks for it under its lock.
+        erased.addresses = run(lambda tx: erase.addresses(tx, recipient, dry_run=self.dry_run))
+        wanted = self.ledger.read(lambda tx: erase.page(tx, recipient, 0, PAGE))
+        while wanted:
+            withdrawn, emptied, left = run(partial(_call, work, wanted))
+            erased.withdrawn, erased.emptied, erased.left = (
+                erased.withdrawn + withdrawn, erased.emptied + emptied, erased.left + left,
+            )  # fmt: skip
+            wanted = self.ledger.read(partial(erase.page, recipient=recipient, after=wanted[-1], size=PAGE))
+        return erased
+
     # -- judging ------------------------------------------------------------------------------------------------
 
     def _decide(self, candidate: Candidate, trigger: Trigger, now: datetime) -> Transition | Refused:
@@ -167,7 +210,7 @@ class Operator:
         return outcome
 
 
-def _call(work: Callable[[Tx, Sequence[int]], Done], page: Sequence[int], tx: Tx) -> Done:
+def _call(work: Callable[[Tx, Sequence[int]], T], page: Sequence[int], tx: Tx) -> T:
     return work(tx, page)
 
 
