@@ -95,26 +95,28 @@ _SHOWN = (
 
 
 def _dry_run(session: Session, ledger: Any, pairs: list[tuple[str, str]], limit: int | None) -> int:
+    from notifyctl.cli.lane import words
     from notifyctl.ledger import backlog, gate
+    from notifyctl.ticks import gates as standing
 
-    waiting, gates = ledger.read(lambda tx: (backlog.waiting(tx, pairs), gate.closed(tx)))
+    waiting, gates = ledger.read(lambda tx: (backlog.waiting(tx, pairs), gate.look(tx)))
     lanes: dict[str, Any] = {}
+    shut: dict[str, str] = {}
     would = 0
     for name, found in waiting.items():
-        shut = gates.get(("lane", name)) or gates.get(("transport", session.config.lanes[name].transport))
-        held = dict(found.held_by)
-        if shut and found.due:
-            held["gate"] = found.due
-        lanes[name] = {"due": found.due, "held_by": held}
-        would += 0 if shut else found.due
+        before = standing.before(gates, name, session.config.lanes[name].transport)
+        free, held = standing.held_by(before, found.due)
+        lanes[name] = {"due": found.due, "held_by": {**found.held_by, **held}}
+        shut[name] = "; ".join(map(words, before))
+        would += free
     would = would if limit is None else min(would, limit)
     if session.out.json:
         session.out.document({"would_claim": would, "lanes": lanes})
         return EXIT_OK
     session.out.text(f"would claim {would}")
     rows = [
-        (name, one["due"], ", ".join(f"{count} {why}" for why, count in sorted(one["held_by"].items())))
+        (name, one["due"], ", ".join(f"{n} {why}" for why, n in sorted(one["held_by"].items())) or None, shut[name])
         for name, one in lanes.items()
     ]
-    session.out.table(("lane", "due", "waiting for"), rows)
+    session.out.table(("lane", "due", "waiting for", "closed by"), rows)
     return EXIT_OK

@@ -56,7 +56,8 @@ def _lane(out: Output, lane: Mapping[str, Any], states: Sequence[str]) -> list[A
     for gate in lane["gates"]:
         until = f"until {_second(gate['until'])}" if gate["until"] else "until resumed"
         reason = f" ({gate['reason']})" if gate["reason"] else ""
-        notes.append(f"{gate['scope']} {gate['name']}: {gate['kind']} {until}{reason}")
+        state = f"{gate['kind']}, probe" if gate["state"] == "probe" else gate["kind"]
+        notes.append(f"{gate['scope']} {gate['name']}: {state} {until}{reason}")
     counts = [lane["states"][state] for state in states]
     return [lane["lane"], lane["region"] or None, *counts, _age(out, age), _age(out, objective), "; ".join(notes)]
 

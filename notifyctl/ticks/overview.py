@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from notifyctl.config import Config
@@ -13,7 +13,7 @@ from notifyctl.ledger.database import Tx
 from notifyctl.ledger.gate import Gate
 from notifyctl.ledger.inspection import Overview
 from notifyctl.model import State
-from notifyctl.ticks.explain import held
+from notifyctl.ticks.gates import before, shown
 
 LAST_RUNS = 10
 LIVE = (State.QUEUED, State.SENDING, State.TEMPORARY_FAILURE, State.AMBIGUOUS, State.ACCEPTED, State.PENDING)
@@ -21,7 +21,7 @@ LIVE = (State.QUEUED, State.SENDING, State.TEMPORARY_FAILURE, State.AMBIGUOUS, S
 
 def overview(tx: Tx, config: Config) -> dict[str, Any]:
     """The JSON document of `inspect`. A lane that is not configured has no objective."""
-    seen, gates = inspection.overview(tx), gate.closed(tx)
+    seen, gates = inspection.overview(tx), gate.look(tx)
     places = seen.live.keys() | {(lane, config.region) for lane in config.lanes}
     return {
         "lanes": [_lane(seen, config, gates, place) for place in sorted(places)],
@@ -31,42 +31,27 @@ def overview(tx: Tx, config: Config) -> dict[str, Any]:
 
 
 def _lane(
-    seen: Overview, config: Config, gates: Mapping[tuple[str, str], Gate], place: tuple[str, str]
+    seen: Overview, config: Config, gates: Sequence[Gate], place: tuple[str, str]
 ) -> dict[str, Any]:
     name, region = place
     lane = config.lanes.get(name)
     states = seen.live.get(place, Counter())
-    scopes = [("lane", name), *([("transport", lane.transport)] if lane else [])]
     return {
         "lane": name,
         "region": region,
         "states": {state.value: states[state] for state in LIVE},
         "oldest_age_s": seen.ages.get(place),
         "objective_s": lane.oldest_age if lane else None,
-        "gates": [
-            {
-                "scope": shut.scope,
-                "name": shut.name,
-                "kind": shut.kind,
-                "until": shut.until,
-                "level": shut.level,
-                "reason": shut.reason,
-            }
-            for scope in scopes
-            if (shut := gates.get(scope))
-        ],
+        "gates": [shown(one) for one in before(gates, name, lane.transport if lane else None)],
     }
 
 
 def _needs_person(seen: Overview, config: Config) -> list[dict[str, Any]]:
     """What no tick settles by itself, each with the command that lists it. Doubt that reconcile still looks up is not
     among it."""
-    in_doubt = sum(
-        held(one.reason, one.doubt_since, one.eligible_at, config.lanes.get(one.lane)) for one in seen.doubtful
-    )
     found = [
         _entry("dead_letter", seen.review.get(State.DEAD_LETTER, 0), "--state dead_letter"),
-        _entry("held_ambiguous", in_doubt, "--state ambiguous"),
+        _entry("held_ambiguous", seen.held, "--state ambiguous"),
         _entry("unresolved", seen.review.get(State.UNRESOLVED, 0), "--state unresolved"),
     ]
     unclaimed: dict[str, Counter[State]] = {}

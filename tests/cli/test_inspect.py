@@ -90,7 +90,8 @@ def test_the_overview_shows_backlog_age_gates_and_runs(desk: Desk) -> None:
     assert (late["states"]["queued"], north["states"]["queued"]) == (1, 1)
     assert late["oldest_age_s"] > late["objective_s"]
     assert late["gates"] == [
-        {"scope": "transport", "name": "out", "kind": "pause", "until": None, "level": 0, "reason": "moving house"}
+        {"scope": "transport", "name": "out", "kind": "pause", "until": None, "level": 0, "reason": "moving house",
+         "state": "pause", "by": ""}
     ]
     assert document["runs"][0]["id"] == "run-1"
     shown = desk.show()
