@@ -134,7 +134,8 @@ class Oracle:
         self.told |= step.told_accepted
         self._nothing_lost(before, after)
         if step.unchanged:
-            _demand(before == after, "a repetition changed something")
+            changed = _difference(before, after)  # (a gate may be closed for longer: that delays, it decides nothing)
+            _demand(not changed, f"a repetition changed something: {changed}")
         for delivery, row in after.deliveries.items():
             old = before.deliveries.get(delivery)
             self._whole(row, after)
@@ -390,6 +391,16 @@ class Oracle:
         """The end of a history: after every deadline has passed nothing is left to be done."""
         left = {i: (w.step, self.before.deliveries[i].state) for i, w in self.before.work.items()}
         _demand(not left, f"still not over: {left}")
+
+
+def _difference(before: Snapshot, after: Snapshot) -> str:
+    """The rows that differ."""
+    found = []
+    for name in ("deliveries", "work", "attempts"):
+        old, new = getattr(before, name), getattr(after, name)
+        differ = [i for i in old.keys() | new.keys() if old.get(i) != new.get(i)]
+        found += [f"{name} {i}: {old.get(i)} → {new.get(i)}" for i in differ]
+    return "; ".join(found)
 
 
 def _demand(holds: bool, otherwise: str) -> None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 SCENES = [
     "exhausted", "old", "one_try", "expired", "broken", "mandate", "mandate", "marked", "late", "late", "overtaken",
-    "receipts", "receipts", "silence", "by_key", "held", "swept", "forgotten",
+    "receipts", "receipts", "silence", "by_key", "held", "swept", "forgotten", "moved", "usurped",
+    "stale",
 ]  # fmt: skip
 
 
@@ -24,7 +25,7 @@ def play(
     """A process starts afresh, something new is enqueued, and its life takes this course."""
     world, owner, reader, poller = model.world, model.owners[0], model.readers[0], model.pollers[0]
     most = {"one_try": 1, "broken": 5}.get(kind, 3)
-    delivery = _enqueue(model, lane, profile, policy, most, 30.0 if kind in ("expired", "swept") else None)
+    delivery = enqueue(model, lane, profile, policy, most, 30.0 if kind in ("expired", "swept") else None)
 
     def send(*replies: str) -> None:
         _until_due(model, delivery)
@@ -44,7 +45,12 @@ def play(
     def hear(status: ReceiptStatus, age: float) -> None:
         poller.hear(delivery, status, age, by_key=True, repeat=True)
 
-    if kind == "exhausted":
+    if kind == "moved":
+        in_doubt_elsewhere(model, lane, profile, "quiet" if said < then else "replay")
+        world.advance(60.0)
+        reader.claim(lane)
+        reader.settle()
+    elif kind == "exhausted":
         for _ in range(3):
             send("temporary")
     elif kind == "old":
@@ -66,6 +72,14 @@ def play(
         send("lost" if reply < "p" else "lost_taken")
         resolve()
         send(reply)
+    elif kind in ("usurped", "stale"):
+        owner.claim(lane)
+        owner.compose()
+        world.advance(61.0)
+        model.crash_one(1)
+        if kind == "usurped":
+            model.owners[1].claim(lane)
+        owner.turn(begin=True)
     elif kind == "swept":
         world.advance(31.0)
         reader.expire()
@@ -102,9 +116,22 @@ def play(
         hear(said, 0.0)
 
 
-def _enqueue(
+def in_doubt_elsewhere(model: Model, lane: str, first: str, then: str) -> int:
+    """Taken by one transport, unheard; then, at a person's risk, lost on its way to another."""
+    delivery = enqueue(model, lane, first, OnAmbiguous.AUTO, 5, None)
+    model._dispatch(model.owners[0], lane, ["lost_taken"])
+    if then in model.world.config.transports and delivery in model._doubted():
+        model.world.reconfigure(lane, transport=then)
+        model.crash_one(0)
+        model.accept_one(delivery)
+        model._dispatch(model.owners[0], lane, ["lost"])
+    return delivery
+
+
+def enqueue(
     model: Model, lane: str, profile: str, policy: OnAmbiguous, most: int, expires: float | None
 ) -> int:  # fmt: skip
+    """A new delivery on a lane of this kind, for a process that starts afresh."""
     world = model.world
     world.database.execute("DELETE FROM notify_gate")
     world.check("resume")
