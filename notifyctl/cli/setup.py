@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = family()
 
-TICKS = ("dispatch", "poll-receipts")  # what cron runs; crontab.example names the same
+TICKS = ("dispatch", "poll-receipts", "reconcile")  # what cron runs; crontab.example names the same
 
 Instance = Annotated[
     str | None, typer.Option("--instance", metavar="NAME", help="This installation's name (else production).")
