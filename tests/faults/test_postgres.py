@@ -163,6 +163,39 @@ def test_a_commit_that_the_server_turns_back_is_run_again_whole(state: str, tmp_
     _turned_back(tmp_path, url, state, "trail", at_commit=True)
 
 
+@pytest.mark.parametrize("at_commit", [False, True], ids=["statement", "commit"])
+@pytest.mark.parametrize("state", STATES)
+def test_an_enqueue_that_the_server_turns_back_is_run_again_whole(
+    state: str, at_commit: bool, tmp_path: Path, url: str
+) -> None:
+    with Site(tmp_path, url) as site:
+        site.publish()
+        _inject(site, STATES[state], "INSERT", "notify_delivery", at_commit=at_commit)
+        site.enqueue_rows([intent(number) for number in range(1, MAILS + 1)])
+        assert site.states() == {"queued": MAILS}
+        assert site.sql("SELECT count(*) FROM notify_work") == [(MAILS,)]
+        assert site.sql("SELECT last_value > 2 FROM trouble") == [(True,)], "the trouble was never met"
+
+
+def test_a_requeue_that_the_server_turns_back_says_so_and_changes_nothing(tmp_path: Path, url: str) -> None:
+    """A person sees it and runs it again: an audit row must not be written twice."""
+    with SmtpServer(Rule("rcpt", reply="554 5.7.1 no", times=1)) as server, Site(tmp_path, url, server.port) as site:
+        site.publish()
+        site.enqueue(1)
+        site.run("dispatch")
+        _inject(site, STATES["deadlock"], "UPDATE", "notify_delivery", times=1)
+        asked = ("requeue", "--state", "permanent_failure", "--reason", "the filter was wrong", "--yes")
+        first = site.run(*asked)
+        if first.code:
+            assert first.code == 75, first
+            assert 1 <= len(first.err.splitlines()) <= 3, first.err
+            assert site.states() == {"permanent_failure": 1}
+            assert site.run(*asked).code == 0
+        assert site.dispatch().json["accepted"] == 1
+        assert len(site.sql("SELECT 1 FROM notify_transition WHERE note LIKE '%filter%'")) == 1
+        assert auditor.faults(url, server.messages, at_rest=True) == []
+
+
 def _turned_back(tmp_path: Path, url: str, state: str, write: str, *, at_commit: bool) -> None:
     with SmtpServer() as server, Site(tmp_path, url, server.port) as site:
         site.configure(lane={"concurrency": 2, "batch": 4})
