@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.stage import Stage
+from tests.scenarios.stage import NUMBER, Stage, text
 from tests.site import reached
 from tests.smtp_server import Rule, SmtpServer
 
@@ -59,6 +59,51 @@ def test_A2_a_kill_between_acceptance_and_record_sends_nobody_a_second_copy(stag
         assert len(copies) == len(set(copies)) == (10 if accepted else 9)
         assert set(range(1, 11)) - set(copies) <= {third}
         assert stage.states() == {"accepted": 9, "ambiguous": 1}
+        stage.audit(server)
+
+
+@pytest.mark.parametrize("accepted", [True, False], ids=["accepted", "not accepted"])
+def test_A2_doubt_ends_by_evidence_where_there_is_some(stage: Stage, accepted: bool) -> None:
+    """The relative whose provider can be asked: what it has is accepted, what it has not goes out, once."""
+    lost = {"match": "*", "outcome": "ambiguous", "times": 1, "after_accept": accepted}
+    stage.put("transports.texts", fail=[lost])
+    stage.rows(text(1), text(2, "+12025550143"))
+    stage.configure(lane={"concurrency": 1})
+    stage.dispatched(ambiguous=1, accepted=1, held=0)
+    stage.dispatched(claimed=0)
+    stage.later()
+    settled = stage.asked("reconcile")
+    assert (settled["found"], settled["absent"], settled["held"]) == ((1, 0, 0) if accepted else (0, 1, 0))
+    stage.later()
+    stage.dispatched(accepted=0 if accepted else 1)
+    assert sorted(line["to"] for line in stage.texts()) == ["+12025550143", NUMBER]
+    assert not stage.numbers("d.doubt_since IS NOT NULL")
+    stage.audit()
+
+
+def test_A4_reconcile_counts_what_a_killed_run_left(stage: Stage) -> None:
+    """The lapsed attempt is marked and held for a person; it takes nothing that only waits for a dispatch."""
+    with SmtpServer(Rule("dot", hang=True, times=1)) as server:
+        stage.to(server)
+        stage.configure(lane={"concurrency": 1})
+        stage.enqueue(3)
+        run = stage.start("dispatch")
+        run.until(server, lambda: server.accepted == 1)
+        run.kill()
+        stage.quiet()
+        server.release()
+        assert stage.asked("reconcile")["leases_recovered"] == 0, "its deadline still runs"
+        stage.later()
+        done = stage.run("reconcile", "--json")
+        assert (done.code, done.json["leases_recovered"]) in ((0, 1), (3, 1)), done
+        stage.later()
+        held = stage.run("reconcile", "--json")
+        assert done.json["held"] + held.json["held"] == 1, "a person is told, once"
+        assert 3 in (done.code, held.code)
+        (entry,) = stage.asked("inspect")["needs_person"]
+        assert (entry["what"], entry["count"]) == ("held_ambiguous", 1)
+        stage.dispatched(claimed=2, accepted=2)
+        assert stage.states() == {"accepted": 2, "ambiguous": 1}
         stage.audit(server)
 
 
