@@ -1,6 +1,6 @@
 """Dispatch: one bounded run over the lanes, a straight line.
 
-Claim; compose in worker threads; in one transaction record whatever has finished and begin whatever fits into the
+Claim and compose; in one transaction record whatever has finished and begin whatever fits into the
 freed slots; submit in worker threads; again. The main thread owns the database, so groups form by themselves: while
 one transaction commits, results gather for the next. Lanes interleave and share nothing but that transaction, so a
 slow one never delays another.
@@ -8,8 +8,7 @@ slow one never delays another.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from queue import Empty
 from typing import Any
@@ -17,15 +16,16 @@ from typing import Any
 from notifyctl import clock
 from notifyctl.errors import ConfigError, LedgerUnavailable
 from notifyctl.failpoints import reach
-from notifyctl.ledger import backlog, templates
+from notifyctl.ledger import backlog
 from notifyctl.ledger import claim as claiming
 from notifyctl.ledger import gate as gates
 from notifyctl.ledger import record as recording
 from notifyctl.ledger.begin import Begun, Held
 from notifyctl.ledger.database import Tx
 from notifyctl.lifecycle import MARGIN
-from notifyctl.model import Delivery, Step, Template
+from notifyctl.model import Step
 from notifyctl.ticks.exchange import grouped
+from notifyctl.ticks.intake import Intake
 from notifyctl.ticks.journal import journal
 from notifyctl.ticks.judge import Judge, transport_wide
 from notifyctl.ticks.lane import Composed, InFlight, LaneRun
@@ -36,9 +36,6 @@ from notifyctl.ticks.turn import Done, Group, turn
 from notifyctl.ticks.workers import PATIENCE
 from notifyctl.transports.base import Transport
 
-CHUNK = 10  # deliveries a composing job takes: a hand-over between threads costs as much as composing one
-SLOW = 0.01  # seconds that composing one delivery may hold up everything else
-SLOWS = 3  # such deliveries in a row, and a lane's go to a thread (the first of each template also compiles it)
 LAPSE_LIMIT = 500
 LOCKED_PAUSE = 0.05  # seconds until a row that somebody else has locked is tried again
 AWAY_PAUSE = 0.2  # seconds until a ledger that is out of reach is tried again
@@ -57,9 +54,7 @@ class Dispatch:
         self.judge = Judge({name: lane.lane for name, lane in self.lanes.items()}, transports)
         self.faults = faults  # transports that could not be opened; their lanes are not part of this run
         self.report = Report(self.lanes, config_fault=bool(faults))
-        self.templates: dict[tuple[str, str | None], Template | None] = {}
-        self.unproven: set[str] = set()  # transports whose gate waits for a probe: one row is enough to try
-        self.claimed = 0
+        self.intake = Intake(run, self.lanes, transports)
         self.signalled_at: float | None = None
         self.last_deadline = 0.0  # monotonic: when the last begun attempt counts as lost
 
@@ -72,7 +67,7 @@ class Dispatch:
                     worked = self._step()
                     if self._finished():
                         break
-                    self._collect(wait=not (worked or self._compose()))
+                    self._collect(wait=not (worked or self.intake.compose()))
                 if self.run.failure:
                     raise self.run.failure
                 self._release_rest()
@@ -99,8 +94,8 @@ class Dispatch:
         as soon as that is possible, until even the last of them counts as lost.
         """
         try:
-            self._fill()
-            self._feed()
+            self.intake.fill()
+            self.intake.feed()
             return self._turn()
         except (LedgerUnavailable, ConfigError) as error:  # a refused connection is a person's matter, but no less away
             self.run.failure = error
@@ -130,111 +125,13 @@ class Dispatch:
             if shut is not None and not shut.due:
                 lane.stopped = "gate"
             elif shut is not None:
-                self.unproven.add(lane.transport)
+                self.intake.unproven.add(lane.transport)
         if lapsed:
             for name, held in self.run.ledger.transact(lapse):
                 self.lanes[name].counts["leases_recovered"] += 1
                 self.lanes[name].counts["held"] += held
             reach("lapse.committed")
             self.run.recorded = True
-
-    # -- claim and compose --------------------------------------------------------------------------------------
-
-    def _fill(self) -> None:
-        """Claim for every lane that runs low; lanes share the run's limit fairly."""
-        if self.run.over:
-            if not self.run.failure:
-                for lane in self.lanes.values():
-                    lane.stopped = lane.stopped or self.run.over
-            return
-        going = [lane for lane in self.lanes.values() if not lane.stopped]
-        for lane in going:
-            if lane.waiting > lane.lane.batch // 2:
-                continue
-            if self.run.limit is not None and self.claimed >= self.run.limit:
-                lane.stopped = "limit"
-                continue
-            wanted = self._wanted(lane, len(going))
-            if wanted > 0:
-                self._claim(lane, wanted)
-
-    def _feed(self) -> None:
-        """Compose deliveries with attachments one by one, so that their bytes never pile up in memory."""
-        for lane in self.lanes.values():
-            while (delivery := lane.next_laden()) is not None:
-                lane.composers.give(self._compose_job(lane, [delivery]))
-
-    def _wanted(self, lane: LaneRun, sharers: int) -> int:
-        wanted = lane.lane.batch if lane.transport not in self.unproven else 1 - lane.waiting
-        if self.run.limit is not None:
-            wanted = min(wanted, math.ceil((self.run.limit - self.claimed) / sharers))
-        for rate in (*lane.lane.rates, *self.transports[lane.transport].settings.rates):
-            if rate.seconds <= 60:  # no more than the pace will grant within half a lease
-                granted = max(1, int(rate.count / rate.seconds * lane.lane.lease / 2))
-                wanted = min(wanted, granted - lane.waiting)
-        return wanted
-
-    def _claim(self, lane: LaneRun, limit: int) -> None:
-        sent = clock.monotonic()
-        swept = lane.cursor == claiming.Cursor()
-        rows, lane.cursor = claiming.claim(
-            self.run.ledger, run=self.run.id, step=Step.SEND, lane=lane.lane.name, region=lane.region,
-            limit=limit, lease=lane.lane.lease, after=lane.cursor,
-        )  # fmt: skip
-        if len(rows) < limit:
-            lane.cursor = claiming.Cursor()  # one sweep from the beginning before the lane counts as empty
-            if swept:
-                lane.stopped = "empty"
-        if not rows:
-            return
-        if not lane.waiting:
-            lane.renew_at = sent + lane.lane.lease / 2
-        self.claimed += len(rows)
-        lane.counts["claimed"] += len(rows)
-        lane.counts["leases_recovered"] += sum(row.recovered for row in rows)
-        self._load_templates(rows)
-        lane.composing.update((row.id, row) for row in rows)
-        lane.laden.extend(row for row in rows if row.attachments)
-        lane.light.extend(row for row in rows if not row.attachments)
-        self._hand_over(lane)
-
-    def _hand_over(self, lane: LaneRun) -> None:
-        """Give what is not composed here to a composing thread."""
-        while lane.light and not lane.inline:
-            chunk = [lane.light.popleft() for _ in range(min(CHUNK, len(lane.light)))]
-            lane.composers.give(self._compose_job(lane, chunk))
-
-    def _compose(self) -> bool:
-        """Compose a few rows here while the network is waited for; returns whether there were any.
-
-        A thread of its own would take turns with this one at the interpreter's lock, which costs more than composing.
-        A signature is computed without that lock, and a slow template would hold up the other lanes: those have one.
-        """
-        worked = False
-        for lane in self.lanes.values():
-            for _ in range(min(CHUNK, len(lane.light))):
-                if lane.ready and self.run.wake.qsize() > len(lane.flying) // 2:
-                    break
-                began, delivery = clock.monotonic(), lane.light.popleft()
-                lane.composed(lane.preparer.prepare(delivery, self.templates, self.run.ledger.now()))
-                worked = True
-                lane.slow = lane.slow + 1 if clock.monotonic() - began > SLOW else 0
-                if lane.slow == SLOWS:
-                    lane.inline = False
-                    self._hand_over(lane)
-                    break
-        return worked
-
-    def _load_templates(self, rows: Iterable[Delivery]) -> None:
-        named = {(row.template, row.template_version) for row in rows if isinstance(row.template, str)}
-        missing = {pair for pair in named if isinstance(pair[1], str | None)} - self.templates.keys()
-        if missing:
-            found = self.run.ledger.read(lambda tx: templates.load_many(tx, missing))
-            self.templates.update({key: found.get(key) for key in missing})
-
-    def _compose_job(self, lane: LaneRun, chunk: Sequence[Delivery]) -> Callable[[], Composed]:
-        now, known, preparer, name = self.run.ledger.now(), self.templates, lane.preparer, lane.lane.name
-        return lambda: Composed(name, [preparer.prepare(delivery, known, now) for delivery in chunk])
 
     # -- the turn: one transaction ------------------------------------------------------------------------------
 
@@ -269,7 +166,7 @@ class Dispatch:
             lane = self.lanes[ready[delivery].ready.delivery.lane]
             if isinstance(result, Begun):
                 begun.setdefault(lane.lane.name, []).append(InFlight(ready[delivery], result))
-                self.unproven.discard(lane.transport)
+                self.intake.unproven.discard(lane.transport)
                 if result.probe:
                     for other in self.lanes.values():
                         if other.transport == lane.transport:
@@ -331,7 +228,7 @@ class Dispatch:
             transport = self.lanes[submitted.lane].transport
             sharing = [lane for lane in self.lanes.values() if lane.transport == transport]
             if transport in done.opened:
-                self.unproven.discard(transport)
+                self.intake.unproven.discard(transport)
                 for lane in sharing:
                     lane.stopped = "" if lane.stopped == "gate" else lane.stopped
             elif transport_wide(submitted.outcome) or submitted.flight.begun.probe:
