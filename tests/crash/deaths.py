@@ -112,10 +112,11 @@ class Episode:
                                       "lease": "2s" if way == "slow" else "60s"})  # fmt: skip
             victim = self._start(way, f"{point}:{count}")
             beside = ("dispatch", "--json", "--limit", str(LIMIT // 3))
-            other = self.site.start(*beside) if companion and way != "lapsed" else None
+            other = self.site.start(*beside) if companion and way not in ("lapsed", "drained") else None
             if way == "drained":
                 _until(victim, server)
                 victim.signal(signal.SIGTERM)
+                other = self.site.start(*beside) if companion else None  # earlier, the server might hold its mails
                 server.release()
             done = victim.result()
             if companion and other is None:  # at the same time it would take away what the victim is to come to
