@@ -121,10 +121,10 @@ class Model(RuleBasedStateMachine):
         world.check(f"enqueue {how} {verdict}")
         world.oracle.nothing_forbidden_waits(who)
 
-    def enqueue_one(self, event: int, who: str, lane: str, expires: float | None) -> None:
+    def enqueue_one(self, event: int, who: str, lane: str, expires: float | None, topic: str | None) -> None:
         """A new one."""
         until = None if expires is None else self.world.now + timedelta(seconds=expires)
-        self._enqueue(event, who, lane, expires_at=until)
+        self._enqueue(event, who, lane, expires_at=until, topic=topic)
 
     @rule(event=st.integers(0, 5), who=WHO, lane=LANE, how=st.sampled_from(["cli", "sql", "cli", "sql", "rollback"]),
           topic=st.sampled_from([None, None, None, "news", "must"]), content=st.sampled_from([1, 1, 1, 2]),

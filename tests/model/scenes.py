@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SCENES = [
     "exhausted", "old", "one_try", "expired", "broken", "mandate", "mandate", "marked", "late", "late", "overtaken",
     "receipts", "receipts", "silence", "by_key", "held", "swept", "forgotten", "moved", "usurped",
-    "stale",
+    "stale", "revoked",
 ]  # fmt: skip
 
 
@@ -25,7 +25,9 @@ def play(
     """A process starts afresh, something new is enqueued, and its life takes this course."""
     world, owner, reader, poller = model.world, model.owners[0], model.readers[0], model.pollers[0]
     most = {"one_try": 1, "broken": 5}.get(kind, 3)
-    delivery = enqueue(model, lane, profile, policy, most, 30.0 if kind in ("expired", "swept") else None)
+    delivery = enqueue(
+        model, lane, profile, policy, most, 30.0 if kind in ("expired", "swept") else None, news=kind == "revoked"
+    )
 
     def send(*replies: str) -> None:
         _until_due(model, delivery)
@@ -72,6 +74,14 @@ def play(
         send("lost" if reply < "p" else "lost_taken")
         resolve()
         send(reply)
+    elif kind == "revoked":
+        send("lost_taken")
+        if delivery in model._doubted():  # what has a mandate is not swept: begin alone says no
+            model.accept_one(delivery)
+            owner.claim(lane)
+            owner.compose()
+            model._answer(world.seen.deliveries[delivery].recipient_id, "news", granted=False)
+            owner.turn(begin=True)
     elif kind in ("usurped", "stale"):
         owner.claim(lane)
         owner.compose()
@@ -129,7 +139,7 @@ def in_doubt_elsewhere(model: Model, lane: str, first: str, then: str) -> int:
 
 
 def enqueue(
-    model: Model, lane: str, profile: str, policy: OnAmbiguous, most: int, expires: float | None
+    model: Model, lane: str, profile: str, policy: OnAmbiguous, most: int, expires: float | None, *, news: bool = False
 ) -> int:  # fmt: skip
     """A new delivery on a lane of this kind, for a process that starts afresh."""
     world = model.world
@@ -140,7 +150,9 @@ def enqueue(
     model.events += 1
     who = RECIPIENTS[model.events % len(RECIPIENTS)]
     model.lift_one(who)
-    model.enqueue_one(100 + model.events, who, lane, expires)
+    if news:
+        model._answer(who, "news", granted=True)
+    model.enqueue_one(100 + model.events, who, lane, expires, "news" if news else None)
     return max(world.seen.deliveries)
 
 

@@ -21,6 +21,7 @@ from tests.model.counting import Tally
 from tests.model.machine import Model
 from tests.model.mutants import MUTANTS, mutated
 from tests.model.run import histories
+from tests.model.truth import registered
 
 SEED = 1  # what the short run and the mutants share
 COUNT = 80
@@ -46,7 +47,8 @@ def bench(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
     """A database for histories."""
     cluster = request.getfixturevalue("postgres") if dialect == "postgresql" else None
     made = Bench(dialect, tmp_path, cluster)
-    yield made
+    with registered():
+        yield made
     made.close()
     if cluster is not None:
         cluster.drop_database(made.url)

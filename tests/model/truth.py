@@ -7,7 +7,8 @@ asked before its settle delay is over.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -191,6 +192,12 @@ class Scripted(Transport):
         return {one: Receipt(self.says, one, provider_time=self.world.clock.now()) for one in remote_ids}
 
 
-# Known to the registry like any other kind, so that the tool's own code opens it.
-KINDS["scripted"] = Kind("scripted:Scripted", frozenset({"email"}), frozenset({"profile"}))
-sys.modules["notifyctl.transports.scripted"] = sys.modules[__name__]
+@contextmanager
+def registered() -> Iterator[None]:
+    """Known to the registry meanwhile, like any other kind, so that the tool's own code opens it."""
+    KINDS["modelled"] = Kind("modelled:Scripted", frozenset({"email"}), frozenset({"profile"}))
+    sys.modules["notifyctl.transports.modelled"] = sys.modules[__name__]
+    try:
+        yield
+    finally:
+        del KINDS["modelled"], sys.modules["notifyctl.transports.modelled"]

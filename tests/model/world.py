@@ -129,7 +129,7 @@ class World:
 def settings(name: str) -> TransportSettings:
     """A transport of the profile of that name."""
     return TransportSettings(
-        name, "scripted", {"profile": name}, Path("/"), deadline=DEADLINE, cooldown=20.0, sender="shop@example.com"
+        name, "modelled", {"profile": name}, Path("/"), deadline=DEADLINE, cooldown=20.0, sender="shop@example.com"
     )
 
 
