@@ -1,4 +1,4 @@
-"""Programs of other people that judge what is sent: DKIM verifiers and mail parsers.
+"""Programs of other people that judge what is sent: DKIM verifiers, mail parsers, a validating server.
 
 `.ci/judges` installs them; a test that needs one that is absent is skipped with the reason. Each is one process over a
 folder of messages, so that starting it costs once.
@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +102,35 @@ def mailparser(folder: Path) -> dict[str, Any]:
 def email_mime(folder: Path) -> dict[str, Any]:
     """Perl Email::MIME: the same keys."""
     return dict(_perl("email_mime.pl", "Email::MIME", str(folder)))
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def prism(description: Path) -> Iterator[str]:
+    """Stoplight Prism, serving a provider's published description: its URL. A request that breaks the description gets
+    422 (or 404), any other an answer that keeps it."""
+    program = CACHE / "node_modules/.bin/prism"
+    if not shutil.which("node") or not program.exists():
+        pytest.skip("the npm judges are not installed: run .ci/judges")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = ["node", str(program.resolve()), "mock", "-h", "127.0.0.1", "-p", str(port), str(description)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        said = []
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                said.append(line)
+                if "listening" in line:
+                    break
+            else:
+                pytest.fail("Prism does not start: " + "".join(said[-5:]))
+            threading.Thread(target=process.stdout.read, daemon=True).start()  # its log must not fill the pipe
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
 
 
 VERIFIERS = (opendkim, mail_dkim, mailauth, msgauth)
