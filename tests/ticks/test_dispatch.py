@@ -26,7 +26,7 @@ def test_behind_a_gate_that_shut_meanwhile_no_row_waits_in_memory(tmp_path: Path
         run = Run(loaded, ledger, "dispatch")
         tick = lanes.dispatch(run, list(loaded.lanes.values()), "", batch=None, concurrency=None)
         lane = tick.lanes["email"]
-        tick._claim(lane, 1)
+        tick.intake._claim(lane, 1)
         (delivery,) = lane.take_unbegun()
         known = ledger.read(lambda tx: templates.load_many(tx, {("note", "1")}))
         prepared = lane.preparer.prepare(delivery, known, ledger.now())
