@@ -179,10 +179,13 @@ class _Stream:
 
     def get_extra_info(self, info: str) -> object:
         """`is_readable`: an idle connection that has something to read was closed by the server."""
-        if info == "is_readable":
-            self._poll.modify(self._sock.fileno(), select.POLLIN)
-            return bool(self._poll.poll(0))
-        return None
+        if info != "is_readable":
+            return None
+        if self._sock.fileno() < 0:
+            return True
+        looking = select.poll()  # its own: another thread may just have taken the connection, and wait with the other
+        looking.register(self._sock.fileno(), select.POLLIN)
+        return bool(looking.poll(0))
 
     def _wait(self, events: int) -> None:
         """Wait for `events`; what has already happened counts even when the deadline has passed."""

@@ -46,9 +46,9 @@ class Asked:
 class Answer:
     """What comes back: `document` as JSON, or `body` as it stands. `fault` says how it fails on the way:
 
-    hang: nothing comes · reset: the connection ends without a byte · half: it ends within the answer · drip: one byte
-    at a time, for ever · huge: it never ends · nonsense: something that is no HTTP. `after`: the provider had accepted
-    before it failed.
+    close: it comes whole, and the connection ends without a word · hang: nothing comes · reset: the connection ends
+    without a byte · half: it ends within the answer · drip: one byte at a time, for ever · huge: it never ends ·
+    nonsense: something that is no HTTP. `after`: the provider had accepted before it failed.
     """
 
     status: int = 200
@@ -122,6 +122,7 @@ class Server:
         self.provider = provider
         self.ended = threading.Event()
         self.connections = 0
+        self.closed = threading.Semaphore(0)  # released as each connection has ended
         server, counted = self, threading.Lock()
 
         class Handler(BaseHTTPRequestHandler):
@@ -132,6 +133,11 @@ class Server:
                 with counted:
                     server.connections += 1
                 super().setup()
+
+            def finish(self) -> None:
+                super().finish()
+                self.connection.close()
+                server.closed.release()
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -168,6 +174,8 @@ class Server:
             def _fail(self, fault: str, whole: bytes) -> None:
                 if fault == "hang":
                     server.ended.wait(60)
+                elif fault == "close":
+                    self.wfile.write(whole)
                 elif fault == "half":
                     self.wfile.write(whole[: len(whole) - 5])
                 elif fault == "nonsense":
