@@ -34,7 +34,11 @@ class _Client(poplib.POP3):
         self._server = server
         self._deadline = deadline
         self.room = _ANSWER
-        super().__init__(server.host, server.port)
+        try:
+            super().__init__(server.host, server.port)
+        except BaseException:
+            quietly(self.close)  # the library leaves its socket open where the greeting is none
+            raise
 
     def _create_socket(self, timeout: float | None) -> socket.socket:  # noqa: ARG002
         return self._server.connect(self._deadline)
