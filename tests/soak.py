@@ -91,7 +91,7 @@ class Soak:
         if kind < 0.2 and TICKS:
             return [self.chance.choice(TICKS), "--json"]
         if kind < 0.25:  # somebody decides that two are better than none: the declared window
-            return ["requeue", "--state", "ambiguous", "--accept-duplicate", "--reason", "soak", "--yes", "--json"]
+            return ["requeue", "--state", "ambiguous", "--accept-duplicate", "--all", "--reason", "soak", "--yes"]
         batch, concurrency = self.chance.choice((2, 10, 100)), self.chance.choice((1, 4, 10))
         return ["dispatch", "--json", "--batch", str(batch), "--concurrency", str(concurrency),
                 "--limit", str(self.chance.randint(5, 60))]  # fmt: skip
