@@ -212,6 +212,7 @@ def main() -> int:
     parser.add_argument("--database", choices=("sqlite", "postgresql"), action="append")
     options = parser.parse_args()
     databases = options.database or ["sqlite", "postgresql"]
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # clean up then too
     began, fine = time.monotonic(), True
     folder = Path(tempfile.mkdtemp(prefix="notifyctl-soak-"))
     cluster: Cluster | None = None
