@@ -104,14 +104,15 @@ class HttpTransport(Transport):
         return self.explain(outcome, request, deadline)
 
     def call(
-        self, method: str, path: str, exchange: Exchange, body: bytes = b"", *headers: tuple[str, str]
+        self, method: str, path: str, exchange: Exchange, body: bytes = b"", *headers: tuple[str, str],
+        kind: str = "application/json",
     ) -> Reply:  # fmt: skip
-        """One request and its answer, whatever that says. Raises Trouble."""
+        """One request and its answer, whatever that says; `kind` is its body's. Raises Trouble."""
         import httpx
 
         request = httpx.Request(
-            method, self._base + path, headers=[*self._head, *headers], content=body or None,
-            extensions={"exchange": exchange},
+            method, self._base + path, content=body or None, extensions={"exchange": exchange},
+            headers=[*self._head, *([("Content-Type", kind)] if body else ()), *headers],
         )  # fmt: skip
         answer = self._open().send(request)
         return Reply(answer.status_code, answer.headers, answer.content)  # their names compare without regard to case

@@ -168,6 +168,12 @@ def judge(reply: Reply, table: Table, remote: str, code: str) -> Outcome:
     )  # fmt: skip
 
 
+def told(status: object, code: str, statuses: Statuses, codes: Statuses) -> tuple[ReceiptStatus, str]:
+    """What a provider's status means, for a failure by its code; one that stands in no table is no news."""
+    meaning = statuses.get(str(status), (ReceiptStatus.PENDING, ""))
+    return codes.get(code, meaning) if meaning[0] is ReceiptStatus.FAILURE else meaning
+
+
 def _target(reply: Reply) -> str:
     """The host a redirect names, if it looks like one."""
     try:

@@ -29,8 +29,6 @@ from notifyctl.transports.http_mail import bare, written
 from notifyctl.transports.postmark_codes import CODES, EVENTS, SUPPRESSED, TYPES
 
 _FIELD = "notifyctl"  # of the metadata: our key
-_JSON = ("Content-Type", "application/json")
-_AT = itemgetter("ReceivedAt")
 
 
 class Postmark(BatchTransport):
@@ -71,14 +69,13 @@ class Postmark(BatchTransport):
         return Request(message.key, ("/email", message.recipient.address), body.encode())
 
     def post(self, request: Request, validity: float | None, exchange: Exchange) -> Reply:
-        return self.call("POST", "/email", exchange, request.body, _JSON)
+        return self.call("POST", "/email", exchange, request.body)
 
     def read(self, document: Any) -> tuple[str, str]:
         return str(document.get("MessageID") or ""), str(document.get("ErrorCode") or "")
 
     def post_many(self, requests: Sequence[Request], exchange: Exchange) -> Reply:
-        body = b"[" + b",".join(request.body for request in requests) + b"]"
-        return self.call("POST", "/email/batch", exchange, body, _JSON)
+        return self.call("POST", "/email/batch", exchange, b"[%b]" % b",".join(one.body for one in requests))
 
     def recipient(self, request: Request) -> str:
         return request.envelope[1].lower()
@@ -90,8 +87,8 @@ class Postmark(BatchTransport):
         """406 is Postmark's own suppression: its list says why."""
         if outcome.code != "406":
             return outcome
-        stream = quote(self.settings.text("message_stream", "outbound"), safe="")
-        path = f"/message-streams/{stream}/suppressions/dump?EmailAddress={quote(request.envelope[1], safe='')}"
+        stream, address = self.settings.text("message_stream", "outbound"), request.envelope[1]
+        path = f"/message-streams/{quote(stream, safe='')}/suppressions/dump?EmailAddress={quote(address, safe='')}"
         try:
             (one,) = self.get(path, deadline)["Suppressions"]
             why = one["SuppressionReason"]
@@ -106,7 +103,7 @@ class Postmark(BatchTransport):
     def _receipt(self, remote_id: str, deadline: Deadline) -> Receipt | None:
         """What the newest event says that is news of the delivery."""
         message = self.get(f"/messages/outbound/{quote(remote_id, safe='')}/details", deadline)
-        for event in sorted(message["MessageEvents"] if message else (), key=_AT, reverse=True):
+        for event in sorted(message["MessageEvents"] if message else (), key=itemgetter("ReceivedAt"), reverse=True):
             said, kind = EVENTS.get(event["Type"]), ""
             if event["Type"] == "Bounced" and (number := str(event["Details"].get("BounceID") or "")).isdecimal():
                 kind = str((self.get(f"/bounces/{number}", deadline) or {}).get("Type", ""))

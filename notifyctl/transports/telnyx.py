@@ -23,7 +23,7 @@ from notifyctl.model import Capabilities, Channel, Message, Receipt, Receipts, R
 from notifyctl.settings import TransportSettings
 from notifyctl.transports.base import Exchange
 from notifyctl.transports.http import HttpTransport
-from notifyctl.transports.http_answers import Reply, Statuses, Table, instant, limited, mend, permanent, temporary
+from notifyctl.transports.http_answers import Reply, Statuses, Table, instant, limited, mend, permanent, temporary, told
 
 _PARTS = 10  # of one message (40302)
 
@@ -92,8 +92,7 @@ class Telnyx(HttpTransport):
         return Request(message.key, ("/v2/messages",), json.dumps(fields, ensure_ascii=False).encode())
 
     def post(self, request: Request, validity: float | None, exchange: Exchange) -> Reply:  # noqa: ARG002 - none known
-        headers = ("Content-Type", "application/json"), ("Idempotency-Key", request.key)
-        return self.call("POST", "/v2/messages", exchange, request.body, *headers)
+        return self.call("POST", "/v2/messages", exchange, request.body, ("Idempotency-Key", request.key))
 
     def read(self, document: Any) -> tuple[str, str]:
         error = (document.get("errors") or [{}])[0]
@@ -109,7 +108,5 @@ class Telnyx(HttpTransport):
         if message is None:
             return None  # perhaps not yet: a new message may be missing for a moment
         code = next((str(error["code"]) for error in message.get("errors") or ()), "")
-        status, reason = _STATUSES.get(message["to"][0]["status"], (_PENDING, ""))
-        if status is _FAILED:
-            status, reason = _REASONS.get(code, (status, reason))
+        status, reason = told(message["to"][0]["status"], code, _STATUSES, _REASONS)
         return Receipt(status, remote_id, reason, code, instant(message.get("completed_at") or message.get("sent_at")))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from notifyctl.model import Absent, CannotTell, Found, Receipt, ReceiptStatus
-from notifyctl.transports import postmark_codes, telnyx, twilio
+from notifyctl.transports import postmark_codes, telnyx, twilio_codes
 from notifyctl.transports.base import Transport, Trouble
 from notifyctl.transports.registry import open_transport
 from tests.transports import contract as expected
@@ -62,7 +62,7 @@ with_each = pytest.mark.parametrize("opened", [Twilio, Telnyx, Postmark], indire
 @with_twilio
 def test_a_status_of_twilio_means_what_its_page_says(opened: Open) -> None:
     remote = opened.accepted()
-    assert twilio._STATUSES.keys() == expected.TWILIO_STATUSES.keys() - {"something new"}
+    assert twilio_codes.STATUSES.keys() == expected.TWILIO_STATUSES.keys() - {"something new"}
     for status, (meaning, reason) in expected.TWILIO_STATUSES.items():
         opened.provider.messages[remote]["status"] = status
         said = opened.receipt(remote)
@@ -74,7 +74,7 @@ def test_a_status_of_twilio_means_what_its_page_says(opened: Open) -> None:
 def test_a_failure_of_twilio_is_told_by_its_code_and_a_code_of_one_that_lives_on_is_not_asked(opened: Open) -> None:
     remote = opened.accepted()
     message = opened.provider.messages[remote]
-    assert twilio._REASONS.keys() == expected.TWILIO_REASONS.keys() - {"30008", "39999"}
+    assert twilio_codes.REASONS.keys() == expected.TWILIO_REASONS.keys() - {"30008", "39999"}
     for code, (meaning, reason) in expected.TWILIO_REASONS.items():
         message.update(status="undelivered", error_code=int(code))
         said = opened.receipt(remote)
@@ -173,7 +173,7 @@ def test_an_id_that_is_not_known_ends_nothing_but_where_it_was_deleted(opened: O
         (Answer(404, body=b"<html>"), "endpoint_not_found", True),
         (Answer(302, headers={"Location": "https://other.example/"}), "redirected_to:other.example", True),
         (Answer(200, body=b"<html>"), "unreadable_reply", False),
-        (Answer(200, {"data": [], "MessageEvents": [{}], "status": []}), "unreadable_reply", False),
+        (Answer(200, {"data": [], "MessageEvents": [{}]}), "unreadable_reply", False),
         (Answer(fault="reset"), "connection_lost", False),
     ],
 )
@@ -248,6 +248,7 @@ def test_twilio_finds_the_only_message_to_a_number_at_that_time_and_never_proves
     assert opened.transport.find("key-1", NUMBER) == CannotTell()
     provider.messages[first]["date_created"] = "yesterday"
     assert found(4, 8) == CannotTell(), "one that could be it"
+    assert found(-900, -800) == CannotTell(), "and alone proves nothing"
 
 
 @with_twilio
