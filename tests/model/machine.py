@@ -66,10 +66,14 @@ class Model(RuleBasedStateMachine):
             self.world.reconfigure(name, transport=profile, on_ambiguous=policy)
         for owner in self.owners:
             owner.restart()
-        rows = [self._endpoint(who, 0) for who in RECIPIENTS]
-        self._write(lambda tx: people.register(tx, rows, actor="model"))
+        self.everybody_reachable()
         for number in range(count):
             self._enqueue(number, RECIPIENTS[number % 3], LANES[number % 2], topic="news" if number < 2 else None)
+
+    def everybody_reachable(self) -> None:
+        """An address for each."""
+        rows = [self._endpoint(who, 0) for who in RECIPIENTS]
+        self._write(lambda tx: people.register(tx, rows, actor="model"))
 
     def _endpoint(self, who: str, number: int) -> Endpoint:
         address = f"{who}{number}@example.com"
@@ -296,7 +300,7 @@ class Model(RuleBasedStateMachine):
         flights: list[Flight] = [f for f in owner.flying.values() if f.outcome is None]
         for position, flight in enumerate(flights):
             owner.submit(flight, replies[position % len(replies)])
-        owner.turn(flights=flights)
+        owner.turn(flights=flights, repeat=len(replies) == 1)
         owner.release()
 
     @precondition(lambda self: any(owner.held or owner.ready for owner in self.owners))

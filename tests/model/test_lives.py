@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from notifyctl.ledger import people
 from notifyctl.model import OnAmbiguous, ReceiptStatus
 from tests.model import scenes
 from tests.model.bench import Bench
 from tests.model.machine import Model
 from tests.model.test_model import bench
-from tests.model.world import RECIPIENTS
 
 __all__ = ["bench"]
 
@@ -19,8 +17,7 @@ __all__ = ["bench"]
 def model(bench: Bench) -> Model:
     """A history with nothing in it but reachable recipients."""
     made = type("Lives", (Model,), {"bench": bench})()
-    rows = [made._endpoint(who, 0) for who in RECIPIENTS]
-    made._write(lambda tx: people.register(tx, rows, actor="model"))
+    made.everybody_reachable()
     return made
 
 

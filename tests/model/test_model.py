@@ -20,11 +20,11 @@ from tests.model.bench import Bench
 from tests.model.counting import Tally
 from tests.model.machine import Model
 from tests.model.mutants import MUTANTS, mutated
-from tests.model.run import histories
+from tests.model.run import histories, lives
 from tests.model.truth import registered
 
 SEED = 1  # what the short run and the mutants share
-COUNT = 80
+COUNT = 60
 LEAST = 100  # times that each row is taken in a soak
 SEEDS = 400  # at most, in a soak
 PAGE = 100  # histories of a seed
@@ -38,7 +38,7 @@ USUAL = {
     Trigger.PERMANENT_FAILURE, Trigger.INVALID, Trigger.AMBIGUOUS, Trigger.LAPSE, Trigger.FOUND, Trigger.CANNOT_TELL,
     Trigger.RECEIPT_DELIVERED, Trigger.RECEIPT_PENDING, Trigger.RECEIPT_BY_KEY, Trigger.LATE_ACCEPTED,
     Trigger.LATE_FAILURE, Trigger.CANCEL, Trigger.SUPPRESSION_ADDED, Trigger.EXPIRY_SWEEP, Trigger.REQUEUE,
-    Trigger.REQUEUE_DUPLICATE, Trigger.MARK_FAILED, Trigger.TAKE_OVER,
+    Trigger.REQUEUE_DUPLICATE, Trigger.MARK_ACCEPTED, Trigger.MARK_FAILED, Trigger.TAKE_OVER,
 }  # fmt: skip
 
 
@@ -54,6 +54,11 @@ def bench(dialect: str, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
         cluster.drop_database(made.url)
 
 
+def _short(bench: Bench) -> None:
+    lives(bench)
+    histories(bench, SEED, COUNT)
+
+
 def _soaking() -> bool:
     return settings.get_current_profile_name() == "soak"
 
@@ -63,8 +68,9 @@ def test_no_history_breaks_an_invariant(bench: Bench) -> None:
     Model.counted.clear()
     with Tally().listening() as tally:
         if not _soaking():
-            histories(bench, SEED, COUNT)
+            _short(bench)
         else:
+            lives(bench)
             for seeds in range(1, SEEDS + 1):
                 histories(bench, seeds, PAGE, shrink=True)
                 if not _seldom(tally, LEAST):
@@ -88,7 +94,7 @@ def _seldom(tally: Tally, least: int) -> list[int]:
 def test_the_model_check_catches_each_mutant(bench: Bench, name: str) -> None:
     """With the seed that the tool as it is survives."""
     with mutated(name), pytest.raises(Exception) as caught:  # noqa: PT011 - what it breaks first differs
-        histories(bench, SEED, COUNT)
+        _short(bench)
     print(f"{name}: {type(caught.value).__name__}: {caught.value}")
 
 
