@@ -99,7 +99,7 @@ class Poller:
         key = world.oracle.wire[delivery]
         copies = world.providers.copies.get(key, [])
         row = world.seen.deliveries[delivery]
-        if not copies or copies[-1].transport not in self.owner.config.transports:
+        if not copies or copies[-1].transport not in self._policies().transports:
             return
         remote = copies[-1].remote_id
         if not by_key and row.remote_id != remote:
