@@ -32,12 +32,14 @@ from notifyctl.ticks.lane import Composed, InFlight, LaneRun
 from notifyctl.ticks.prepare import Prepared
 from notifyctl.ticks.report import COUNTS, Report
 from notifyctl.ticks.run import Run
+from notifyctl.ticks.share import taken
 from notifyctl.ticks.turn import Done, Group, turn
 from notifyctl.ticks.workers import PATIENCE
-from notifyctl.transports.base import Transport
+from notifyctl.transports.base import CROWDED, Transport
 
 LAPSE_LIMIT = 500
 LOCKED_PAUSE = 0.05  # seconds until a row that somebody else has locked is tried again
+CRAMPED_PAUSE = 0.01  # seconds until a transport is asked again how many exchanges it holds
 AWAY_PAUSE = 0.2  # seconds until a ledger that is out of reach is tried again
 
 
@@ -55,6 +57,7 @@ class Dispatch:
         self.faults = faults  # transports that could not be opened; their lanes are not part of this run
         self.report = Report(self.lanes, config_fault=bool(faults))
         self.intake = Intake(run, self.lanes, transports)
+        self.cramped = False  # a transport holds fewer exchanges than could have begun
         self.signalled_at: float | None = None
         self.last_deadline = 0.0  # monotonic: when the last begun attempt counts as lost
 
@@ -143,8 +146,7 @@ class Dispatch:
         group.finished = [s for lane in self.lanes.values() for s in lane.finished]
         group.refusals = [r for lane in self.lanes.values() for r in lane.refused]
         group.returning = [row for lane in self.lanes.values() for row in lane.returning]
-        for lane in self.lanes.values():
-            ready.update((p.ready.delivery.id, p) for p in self._going(lane))
+        ready.update((p.ready.delivery.id, p) for p in self._going())
         group.ready = [p.ready for p in ready.values()]
         if group.empty:
             return False
@@ -177,11 +179,15 @@ class Dispatch:
             self._submit(self.lanes[name], flights, sent)
         return True
 
-    def _going(self, lane: LaneRun) -> list[Prepared]:
-        """What of a lane may try to begin now."""
-        if self.run.over or lane.stopped == "gate" or clock.monotonic() < lane.not_before:
+    def _going(self) -> list[Prepared]:
+        """What may try to begin now."""
+        self.cramped = False
+        if self.run.over:
             return []
-        return lane.take_ready()
+        now, lanes = clock.monotonic(), self.lanes.values()
+        may = [lane for lane in lanes if lane.ready and lane.stopped != "gate" and now >= lane.not_before]
+        found, self.cramped = taken(may, lanes, self.transports) if may else ([], False)
+        return found
 
     def _submit(self, lane: LaneRun, flights: Sequence[InFlight], sent: float) -> None:
         lane.flying.update((flight.prepared.ready.delivery.id, flight) for flight in flights)
@@ -208,6 +214,15 @@ class Dispatch:
             self._shut(lane)
         elif held.why in ("destination_pace", "moved"):  # moved: claimed again, it is composed for the new address
             lane.returning.append((delivery, until))
+            if held.why == "destination_pace":
+                self.intake.claimed -= 1  # a crowded address must not use up what the run may do for others
+                self._comes_again(lane, until)
+
+    def _comes_again(self, lane: LaneRun, at: datetime | None) -> None:
+        """A row that goes back is taken up in this run yet, if it is due soon."""
+        wait = 0.0 if at is None else (at - self.run.ledger.now()).total_seconds()
+        if at is not None and wait < min(lane.lane.lease / 2, self.run.max_seconds - self.run.elapsed):
+            lane.comes_again(clock.monotonic() + max(0.0, wait))
 
     def _wait_for_slot(self, lane: LaneRun, slot: datetime) -> None:
         """Ready rows without a slot stay in memory; if it lies beyond half a lease or the run's end they go back."""
@@ -224,6 +239,7 @@ class Dispatch:
         lane.returning += [(d, d.was_eligible_at or d.due_at) for d in lane.take_unbegun()]
 
     def _account(self, group: Group, done: Done) -> None:
+        limited: dict[int, str] = {}
         for submitted in group.finished:
             transport = self.lanes[submitted.lane].transport
             sharing = [lane for lane in self.lanes.values() if lane.transport == transport]
@@ -235,6 +251,11 @@ class Dispatch:
                 for lane in sharing:
                     if lane.stopped != "gate":
                         self._shut(lane)
+            elif submitted.outcome.reason in CROWDED:
+                limited[submitted.flight.prepared.ready.delivery.id] = submitted.lane
+        for move in done.recorded:
+            if move.id in limited and move.to.step is Step.SEND:
+                self._comes_again(self.lanes[limited[move.id]], move.to.eligible_at)
         self.report.add(group, done)
         journal(self.run, group)
 
@@ -302,9 +323,13 @@ class Dispatch:
         times = [self.run.began + self.run.max_seconds]
         if self.signalled_at is not None:
             times = [self.signalled_at + self._drain_time()]
+        if self.cramped:
+            times.append(now + CRAMPED_PAUSE)
         for lane in self.lanes.values():
             if lane.waiting:
                 times.append(lane.renew_at)
+            if not lane.stopped:
+                times.append(lane.rests_until)
             if lane.ready and lane.free and lane.not_before > now:
                 times.append(lane.not_before)
         # A signal that comes just before the wait begins does not end it; the second one is to end the run at once.

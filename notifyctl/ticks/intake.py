@@ -42,11 +42,13 @@ class Intake:
                     lane.stopped = lane.stopped or self.run.over
             return
         going = [lane for lane in self.lanes.values() if not lane.stopped]
+        now = clock.monotonic()
         for lane in going:
-            if lane.waiting > lane.lane.batch // 2:
+            if lane.waiting > lane.lane.batch // 2 or now < lane.rests_until:
                 continue
             if self.run.limit is not None and self.claimed >= self.run.limit:
-                lane.stopped = "limit"
+                if not any(other.waiting for other in self.lanes.values()):  # some may yet go back, and not count
+                    lane.stopped = "limit"
                 continue
             wanted = self._wanted(lane, len(going))
             if wanted > 0:
@@ -78,7 +80,7 @@ class Intake:
         if len(rows) < limit:
             lane.cursor = claiming.Cursor()  # one sweep from the beginning before the lane counts as empty
             if swept:
-                lane.stopped = "empty"
+                lane.swept(sent)
         if not rows:
             return
         if not lane.waiting:

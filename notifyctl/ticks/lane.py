@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from heapq import heappop, heappush
 from queue import SimpleQueue
 from typing import Any
 
@@ -68,6 +69,8 @@ class LaneRun:
     flying: dict[int, InFlight] = field(default_factory=dict)
     finished: list[Submitted] = field(default_factory=list)
     not_before: float = 0.0  # monotonic: nothing of this lane tries to begin earlier
+    again: list[float] = field(default_factory=list)  # monotonic, a heap: when rows that went back are due again
+    rests_until: float = 0.0  # monotonic: nothing is due any more, but some of those will be
     renew_at: float = 0.0  # monotonic: half of the lease of what is unbegun has passed
     counts: Counter[str] = field(default_factory=Counter)
     composers: Workers = field(init=False)
@@ -99,15 +102,15 @@ class LaneRun:
         """Exchanges that could start now."""
         return self.lane.concurrency - self.senders.busy
 
-    def take_ready(self) -> list[Prepared]:
-        """What may try to begin now: what the free exchanges hold.
+    def take_ready(self, exchanges: int) -> list[Prepared]:
+        """What may try to begin now: what so many exchanges hold.
 
         Where one holds several, it is not begun for the first few while others are being composed here.
         """
         most = self.preparer.transport.capabilities.max_batch
         if most > 1 and self.light and len(self.ready) < most:
             return []
-        return [self.ready.popleft() for _ in range(min(self.free * most, len(self.ready)))]
+        return [self.ready.popleft() for _ in range(min(max(0, exchanges) * most, len(self.ready)))]
 
     @property
     def active(self) -> bool:
@@ -133,6 +136,21 @@ class LaneRun:
         if only:
             self.locked.clear()
         return only
+
+    def comes_again(self, at: float) -> None:
+        """A row that goes back is due again within this run, at that point of the monotonic clock."""
+        heappush(self.again, at)
+        if self.stopped == "empty":
+            self.stopped, self.rests_until = "", self.again[0]
+
+    def swept(self, now: float) -> None:
+        """Nothing more is due: the lane is done, or rests until the next row comes again."""
+        while self.again and self.again[0] <= now:
+            heappop(self.again)
+        if self.again:
+            self.rests_until = self.again[0]
+        else:
+            self.stopped = "empty"
 
     def next_laden(self) -> Delivery | None:
         """The next delivery with attachments to compose, if not too many of them are in memory already."""

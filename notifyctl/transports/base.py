@@ -48,19 +48,27 @@ class Phase(IntEnum):
     WRITTEN = 2
 
 
+# Nobody was asked: the transport had no room for the exchange just then.
+CROWDED = frozenset({"connection_limit", "connecting"})
+
+
 class Trouble(Exception):
     """Why an exchange ended without an answer to the message: a reason code, never a text from outside.
 
     `code` is the server's own machine-readable code. `config`: a person must mend the configuration. `kind`: the
-    outcome, where it is certain whatever the phase.
+    outcome, where it is certain whatever the phase. `wait`: seconds after which it is worth another try.
     """
 
-    def __init__(self, reason: str, *, code: str = "", config: bool = False, kind: OutcomeKind | None = None) -> None:
+    def __init__(
+        self, reason: str, *, code: str = "", config: bool = False, kind: OutcomeKind | None = None,
+        wait: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(reason)
         self.reason = reason
         self.code = code
         self.config = config
         self.kind = kind
+        self.wait = wait
 
 
 _WHEN_LOST = {
@@ -91,7 +99,9 @@ class Exchange:
         if reason == "connection_lost" and kind is OutcomeKind.AMBIGUOUS:
             reason = "reply_lost"
         scope = Scope.ACCOUNT if kind is OutcomeKind.UNAVAILABLE else Scope.DESTINATION
-        return Outcome(kind, reason, scope=scope, code=trouble.code, config=trouble.config)
+        return Outcome(
+            kind, reason, scope=scope, code=trouble.code, config=trouble.config, retry_after=trouble.wait
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +165,13 @@ class Transport(ABC):
         At most `capabilities.max_batch` requests. `validity`: seconds during which the message is worth delivering,
         for providers that take a time to live; None: no limit.
         """
+
+    def capacity(self) -> int | None:
+        """How many exchanges it can hold at once, as far as it knows by now; None: any number.
+
+        More than that are not begun: they would wait for one another with their deadlines running.
+        """
+        return None
 
     def receipts(self, remote_ids: Iterable[str]) -> dict[str, Receipt]:  # noqa: ARG002 - part of the boundary
         """What became of accepted messages, by remote id. Only for transports whose receipts are looked up.

@@ -109,6 +109,11 @@ class Smtp(Transport):
         """One transaction per request; the deadline is for all of them."""
         return [self._submit(request, Exchange(deadline)) for request in requests]
 
+    def capacity(self) -> int | None:
+        """One until a session has been opened, so that a dead server or a wrong login is met once; then as many as the
+        server has turned out to allow."""
+        return self._pool.capacity()
+
     @property
     def feeds(self) -> bool:
         """Whether bounces are collected."""

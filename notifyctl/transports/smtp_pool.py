@@ -3,7 +3,8 @@
 Until one session has been opened (and logged in), only one worker tries and the others wait for what it learns: a
 dead server or a changed password is met once, not once per worker. What a person must mend ends all further opening
 for the life of the pool, so a wrong password is tried exactly once per run. Where the server allows fewer sessions
-than there are workers, the refused worker waits for one of those that are open.
+than there are workers, the refused worker waits for one of those that are open, for a small part of its deadline only:
+the rest is for the exchange itself, since what is cut off in its midst is in doubt.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from notifyctl.transports.base import Exchange, Trouble
 from notifyctl.transports.smtp_session import Session
 
 _GOODBYE = 1.0  # seconds that ending all sessions may take together
+_PART = 0.1  # of what is left of its deadline: so long may an exchange wait for a session
+_AGAIN = 0.5  # seconds until a message for which there was none is worth another try
 _SLICE = 1.0  # seconds after which a waiting worker looks whether its deadline was brought forward
 
 
@@ -60,6 +63,11 @@ class Pool:
                 self._proven, self._opening = True, False
                 self._changed.notify_all()
             return session
+
+    def capacity(self) -> int | None:
+        """How many exchanges there are sessions for; None: the server has refused none so far."""
+        with self._changed:
+            return self._limit if self._proven else 1
 
     def give_back(self, session: Session) -> None:
         """A worker is done with its session: keep it, retire it, or end it."""
@@ -105,7 +113,7 @@ class Pool:
     def _reserve(self, exchange: Exchange, *, fresh: bool) -> Session | None:
         """An idle session; or None: the caller is to open one."""
         with self._changed:
-            seen = self._failures
+            seen, patience = self._failures, Deadline.after(exchange.deadline.remaining() * _PART)
             while True:
                 if self._closed:
                     raise Trouble("closed")
@@ -127,7 +135,7 @@ class Pool:
                 elif not self._opening:
                     self._opening = True
                     break
-                self._wait(exchange)
+                self._wait(exchange, patience)
             self._open += 1
             return None
 
@@ -138,12 +146,12 @@ class Pool:
         self._leaving.append(session)
         self._open -= 1
 
-    def _wait(self, exchange: Exchange) -> None:
-        if exchange.deadline.passed:
-            if self._proven:  # the server is in order, it only allows no more sessions than others are using
-                raise Trouble("connection_limit", kind=OutcomeKind.RATE_LIMITED)
-            raise Trouble("deadline")
-        self._changed.wait(max(0.0, min(exchange.deadline.remaining(), _SLICE)))
+    def _wait(self, exchange: Exchange, patience: Deadline) -> None:
+        if patience.passed or exchange.deadline.passed:
+            # nothing is known to be wrong: the server allows no more sessions, or the first is still being opened
+            reason = "connection_limit" if self._proven else "connecting"
+            raise Trouble(reason, kind=OutcomeKind.RATE_LIMITED, wait=_AGAIN)
+        self._changed.wait(max(0.0, min(exchange.deadline.remaining(), patience.remaining(), _SLICE)))
 
     def _failed(self, trouble: Trouble) -> bool:
         """Take note of a session that could not be opened; whether to wait for one of the others instead."""
