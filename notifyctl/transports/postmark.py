@@ -107,7 +107,7 @@ class Postmark(BatchTransport):
             said, kind = EVENTS.get(event["Type"]), ""
             if event["Type"] == "Bounced" and (number := str(event["Details"].get("BounceID") or "")).isdecimal():
                 kind = str((self.get(f"/bounces/{number}", deadline) or {}).get("Type", ""))
-                said = TYPES.get(kind)
+                said = TYPES.get(kind) if kind else said
             if said is not None:
                 return Receipt(said[0], remote_id, said[1], kind, instant(event["ReceivedAt"]))
         return None

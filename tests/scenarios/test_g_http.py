@@ -246,3 +246,14 @@ def test_many_mails_go_in_few_requests(stage: Stage) -> None:
         sizes = [len(asked.document) if asked.path == "/email/batch" else 1 for asked in server.provider.submissions]
         assert sum(sizes) == 250
         assert len(sizes) <= 10, sizes
+
+
+def test_a_rate_holds_for_what_goes_together(stage: Stage) -> None:
+    """50 a second, and many mails at once: no request takes more than a fifth of a second's."""
+    with Server(Postmark()) as server:
+        mails_by(stage, server, rate="50/s")
+        stage.many(30)
+        stage.dispatched(claimed=30, accepted=30)
+        sizes = [len(asked.document) if asked.path == "/email/batch" else 1 for asked in server.provider.submissions]
+        assert sum(sizes) == 30
+        assert max(sizes) <= 10

@@ -156,6 +156,17 @@ def test_an_automatic_answer_is_no_news_of_the_delivery(opened: Open, kind: str)
     assert said.status is ReceiptStatus.DELIVERED
 
 
+@with_postmark
+@pytest.mark.parametrize("details", [{}, {"BounceID": "77"}, {"BounceID": "../server"}])
+def test_a_bounce_that_cannot_be_found_is_a_failure_of_this_mail_alone(opened: Open, details: dict[str, str]) -> None:
+    remote = opened.accepted()
+    opened.provider.happens(remote, "Delivered", 1)
+    opened.provider.happens(remote, "Bounced", 2, **details)
+    said = opened.receipt(remote)
+    assert said is not None
+    assert (said.status, said.reason, said.code) == (ReceiptStatus.FAILURE, "failed", "")
+
+
 @with_each
 def test_an_id_that_is_not_known_ends_nothing_but_where_it_was_deleted(opened: Open) -> None:
     said = opened.receipt("unknown")
