@@ -3,6 +3,7 @@ replays under it, and one that has neither. By the installed command, on both da
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.scenarios.stage import Stage, text
-from tests.transports.servers import Answer, Server
+from tests.transports.servers import Answer, Asked, Server
 from tests.transports.servers.postmark import Postmark
 from tests.transports.servers.telnyx import Telnyx
 from tests.transports.servers.twilio import Twilio
@@ -92,3 +93,34 @@ def test_twilio_finds_the_only_message_to_the_number_or_asks_a_person(stage: Sta
         stage.later()
         stage.dispatched("--lane", "sms", claimed=0)
         assert len(server.provider.submissions) == 1
+
+
+def test_a_batch_whose_process_dies_is_settled_item_by_item(stage: Stage) -> None:
+    """Killed while Postmark, which took three of five, had not answered: three are found, two go again, none twice."""
+    taken = threading.Event()
+    with Server(Postmark()) as server:
+        provider = server.provider
+        assert isinstance(provider, Postmark)
+        use(stage, server)
+
+        def three(asked: Asked) -> Answer:
+            for mail in asked.document[:3]:
+                provider.item(mail)
+            taken.set()
+            return Answer(fault="hang")
+
+        provider.script.append(three)
+        stage.enqueue(5)
+        process = stage.start("dispatch")
+        assert taken.wait(60)
+        process.kill()
+        server.ended.set()
+        assert stage.sql("SELECT count(*) FROM notify_delivery WHERE state = 'sending'") == [(5,)]
+        document, again = reconciled(stage), reconciled(stage)  # it may look them up in the run that finds them lost
+        assert document["leases_recovered"] == 5
+        assert (document["found"] + again["found"], document["absent"] + again["absent"]) == (3, 2)
+        stage.later()
+        stage.dispatched("--lane", "email", claimed=2, accepted=2)
+        assert {row[0] for row in stage.sql("SELECT state FROM notify_delivery")} == {"accepted"}
+        sent = [message["mail"]["To"] for message in provider.messages.values()]
+        assert len(sent) == len(set(sent)) == 5

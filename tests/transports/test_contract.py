@@ -383,6 +383,7 @@ WAITS = [
     ({"X-RateLimit-Reset": "30"}, 30.0),
     ({"Date": "Tue, 01 Dec 2026 12:00:00 GMT", "X-RateLimit-Reset": "1796126460"}, 60.0),
     ({"Date": "Tue, 01 Dec 2026 12:00:00 GMT", "RateLimit-Reset": "1796126460000"}, 60.0),
+    ({"X-Rate-Limit-Reset": "7"}, 7.0),
     ({"Retry-After": "5", "X-RateLimit-Reset": "30"}, 5.0),
     ({"Retry-After": "99999999"}, 86400.0),
     ({"Retry-After": "soon"}, None),
