@@ -6,6 +6,8 @@ decided in `http_answers`, and what a lost exchange proves in `base`, by the pha
 
 from __future__ import annotations
 
+import re
+import ssl
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -26,7 +28,7 @@ from notifyctl.units import duration
 if TYPE_CHECKING:
     import httpx
 
-_SECRET_HINT = "give it as KEY_file, KEY_env or KEY_command"  # noqa: S105 - not one
+_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~/-]*)?")
 
 
 class HttpTransport(Transport):
@@ -39,7 +41,7 @@ class HttpTransport(Transport):
     def __init__(self, settings: TransportSettings) -> None:
         super().__init__(settings)
         self._base = self._base_url(settings.text("base_url", self.URL))
-        self._ca_file = settings.path("ca_file")
+        self._context = self._trust() if self._base.startswith("https:") else None
         window = self._duration("receipt_window", self.capabilities.receipt_window)
         self.capabilities = replace(self.capabilities, receipt_window=window)
         self._client: httpx.Client | None = None
@@ -156,7 +158,8 @@ class HttpTransport(Transport):
         """An option that must be given. Raises ConfigError."""
         value = (self.settings.secret(key) if secret else self.settings.text(key)) or ""
         if not value:
-            raise self.settings.error(key, "is missing", "see README, transports" if not secret else _SECRET_HINT)
+            ways = f"give it as {key}_file, {key}_env or {key}_command" if secret else "your account's, as it shows it"
+            raise self.settings.error(key, "is missing", ways)
         if not value.isascii() or not value.isprintable():
             raise self.settings.error(key, "holds a character that cannot stand in a header")
         return value
@@ -168,14 +171,9 @@ class HttpTransport(Transport):
             raise self.settings.error(key, f"is wrong: {error.message}", error.hint) from None
 
     def _base_url(self, text: str) -> str:
-        try:
-            parts = urlsplit(text)
-            host, _ = parts.hostname or "", parts.port
-        except ValueError:
-            host, parts = "", urlsplit("")
-        if parts.scheme not in ("https", "http") or not host or parts.username or parts.query or parts.fragment:
+        if not _URL.fullmatch(text):
             raise self.settings.error("base_url", "is not a URL of scheme and host", f'such as "{self.URL}"')
-        if parts.scheme == "http" and not is_loopback(host):
+        if text.startswith("http:") and not is_loopback(urlsplit(text).hostname or ""):
             raise self.settings.error("base_url", "is not https", "the credentials would travel in the clear")
         return text.rstrip("/")
 
@@ -188,16 +186,16 @@ class HttpTransport(Transport):
                 from notifyctl.transports.http_wire import Wire, silence
 
                 silence()
-                wire = Wire(self._context() if self._base.startswith("https:") else None)
                 self._client = httpx.Client(
-                    transport=wire, trust_env=False, follow_redirects=False,  # type: ignore[arg-type]  # as in Wire
+                    transport=Wire(self._context), trust_env=False, follow_redirects=False,  # type: ignore[arg-type]  # as in Wire
                 )  # fmt: skip
             return self._client
 
-    def _context(self) -> Any:
-        import ssl
-
+    def _trust(self) -> ssl.SSLContext:
+        """What TLS demands of the provider: a valid certificate for its host, by the system's authorities or ours."""
+        path = self.settings.path("ca_file")
         try:
-            return ssl.create_default_context(cafile=self._ca_file)
-        except OSError:
-            raise Trouble("ca_file_unreadable", config=True) from None
+            return ssl.create_default_context(cafile=str(path) if path else None)
+        except (OSError, ValueError):
+            hint = "it must be readable and hold certificates in PEM form"
+            raise self.settings.error("ca_file", f"names {path}, which is of no use", hint) from None

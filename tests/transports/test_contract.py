@@ -259,6 +259,16 @@ def test_a_server_that_cannot_prove_itself_gets_neither_key_nor_message(kind: st
     assert provider.asked == []
 
 
+@pytest.mark.parametrize("prefix", ["", "/", "/a/gateway"])
+def test_a_gateway_may_stand_between(http: Bench, prefix: str, tmp_path: Path) -> None:
+    assert http.server is not None
+    assert http.provider is not None
+    options = http.server.options(base_url=http.server.url + prefix)
+    submit(open_transport(settings(http.provider.kind, tmp_path, **options)), http.message())
+    assert http.provider.asked[0].path.startswith(f"{prefix.rstrip('/')}/")
+    assert "//" not in http.provider.asked[0].path
+
+
 @pytest.mark.parametrize("kind", HTTP)
 def test_a_server_that_proves_itself_is_used_over_tls(kind: str, tmp_path: Path) -> None:
     trusted, context = certificate(tmp_path, "127.0.0.1")
@@ -413,6 +423,10 @@ def test_a_provider_says_when_to_come_back_in_many_forms(
         ("base_url", "ftp://127.0.0.1", "is not a URL"),
         ("base_url", f"https://user:{KEY}@api.example.com", "is not a URL"),
         ("base_url", "https://[::1", "is not a URL"),
+        ("base_url", "https://api exam ple.com", "is not a URL"),
+        ("base_url", "https://api.example.com/?key=1", "is not a URL"),
+        ("base_url", "HTTPS://api.example.com", "is not a URL"),
+        ("ca_file", "nowhere.pem", "names"),
         ("base_url", "", "is not a URL"),
         ("receipt_window", "soon", "is wrong"),
     ],
