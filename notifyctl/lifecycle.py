@@ -310,7 +310,8 @@ def _apply(rule: Rule, case: Case) -> Transition:
 
 
 def _apply_as_on_time(rule: Rule, case: Case) -> Transition:
-    """The only doubtful attempt turns out to have failed: as if that had been known in time, by a non-owner's hand."""
+    """As if what is learnt had been known in time, by a non-owner's hand: the only doubtful attempt turns out to have
+    failed, or the open one has ended although its owner lost the row (a region that was taken over)."""
     assert case.on_time is not None
     # Its loss may have been charged; whether it counts is decided anew.
     used = max(case.facts.used - (1 if case.facts.attempt_charged else 0), 0)
@@ -320,7 +321,7 @@ def _apply_as_on_time(rule: Rule, case: Case) -> Transition:
         step=Step.RESOLVE,
         owned=True,
         mandate=None,
-        doubt_since=None,
+        doubt_since=None if Effect.DOUBT_CLEARED in rule.effects else case.facts.doubt_since,
         used=used,
         attempt_charged=False,
     )

@@ -186,8 +186,9 @@ _LOCK = """SELECT w.delivery_id FROM {o: id bigint} JOIN notify_work w ON w.deli
 _KNOWN = f"""SELECT d.id, d.event_id, d.lane, d.channel, d.transport, d.state, w.step, w.owner, d.attempts_used,
     COALESCE(w.tries, 0), d.due_at, w.eligible_at, d.expires_at, d.first_tried_at, d.doubt_since, d.accepted_at,
     w.mandate, COALESCE(w.fencing_token, d.fencing_token), d.receipts_from, d.reason, d.remote_id, d.fingerprint,
-    CASE WHEN d.accepted_at IS NULL THEN (SELECT max(a.number) FROM notify_attempt a WHERE a.delivery_id = d.id
-      AND (a.outcome IS NULL OR a.outcome = 'ambiguous')) END, {_PARTS}
+    CASE WHEN d.accepted_at IS NULL THEN COALESCE(
+      (SELECT max(a.number) FROM notify_attempt a WHERE a.delivery_id = d.id AND a.outcome = 'ambiguous'),
+      (SELECT max(a.number) FROM notify_attempt a WHERE a.delivery_id = d.id AND a.outcome IS NULL)) END, {_PARTS}
   FROM {{o: id bigint}} JOIN notify_delivery d ON d.id = o.id LEFT JOIN notify_work w ON w.delivery_id = d.id
   ORDER BY d.id {{lock of d}}"""
 

@@ -9,7 +9,7 @@ slow one never delays another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from queue import Empty
 from typing import Any
 
@@ -24,11 +24,12 @@ from notifyctl.ledger.begin import Begun, Held
 from notifyctl.ledger.database import Tx
 from notifyctl.lifecycle import MARGIN
 from notifyctl.model import Step
+from notifyctl.pacing import HORIZON, LimitKey
 from notifyctl.ticks.exchange import grouped
 from notifyctl.ticks.intake import Intake
 from notifyctl.ticks.journal import journal
 from notifyctl.ticks.judge import Judge, transport_wide
-from notifyctl.ticks.lane import Composed, InFlight, LaneRun
+from notifyctl.ticks.lane import Composed, InFlight, LaneRun, Late
 from notifyctl.ticks.prepare import Prepared
 from notifyctl.ticks.report import COUNTS, Report
 from notifyctl.ticks.run import Run
@@ -57,6 +58,7 @@ class Dispatch:
         self.faults = faults  # transports that could not be opened; their lanes are not part of this run
         self.report = Report(self.lanes, config_fault=bool(faults))
         self.intake = Intake(run, self.lanes, transports)
+        self.late: dict[LimitKey, timedelta] = {}  # how late messages went, not yet told to the pace
         self.cramped = False  # a transport holds fewer exchanges than could have begun
         self.signalled_at: float | None = None
         self.last_deadline = 0.0  # monotonic: when the last begun attempt counts as lost
@@ -148,6 +150,7 @@ class Dispatch:
         group.returning = [row for lane in self.lanes.values() for row in lane.returning]
         ready.update((p.ready.delivery.id, p) for p in self._going())
         group.ready = [p.ready for p in ready.values()]
+        group.late = self.late
         if group.empty:
             return False
         sent = clock.monotonic()
@@ -162,6 +165,7 @@ class Dispatch:
         self.run.recorded = True
         for lane in self.lanes.values():
             lane.finished, lane.refused, lane.returning = [], [], []
+        self.late = {}
         self._account(group, done)
         begun: dict[str, list[InFlight]] = {}
         for delivery, result in done.begun.items():
@@ -190,8 +194,8 @@ class Dispatch:
         return found
 
     def _submit(self, lane: LaneRun, flights: Sequence[InFlight], sent: float) -> None:
-        lane.flying.update((flight.prepared.ready.delivery.id, flight) for flight in flights)
-        for exchange in grouped(lane.lane.name, self.transports[lane.transport], flights, sent):
+        lane.flying.update((flight.key, flight) for flight in flights)
+        for exchange in grouped(lane, self.transports[lane.transport], flights, sent, self.run.ledger.moment):
             self.last_deadline = max(self.last_deadline, exchange.deadline.at + MARGIN)
             lane.senders.give(exchange)
 
@@ -228,7 +232,8 @@ class Dispatch:
         """Ready rows without a slot stay in memory; if it lies beyond half a lease or the run's end they go back."""
         wait = (slot - self.run.ledger.now()).total_seconds()
         if wait < min(lane.lane.lease / 2, self.run.max_seconds - self.run.elapsed):
-            lane.not_before = max(lane.not_before, clock.monotonic() + wait)
+            ahead = HORIZON.total_seconds() / 2  # in time to take it while it lies ahead
+            lane.not_before = max(lane.not_before, clock.monotonic() + wait - ahead)
             return
         lane.stopped = "pace"
         lane.returning += [(delivery, slot) for delivery in lane.take_unbegun()]
@@ -306,10 +311,11 @@ class Dispatch:
             lane = self.lanes[item[0].lane]
             lane.senders.busy -= 1
             for submitted in item:
-                delivery = submitted.flight.prepared.ready.delivery.id
-                del lane.flying[delivery]
-                lane.loaded.discard(delivery)
+                del lane.flying[submitted.flight.key]
+                lane.loaded.discard(submitted.flight.key[0])
             lane.finished += item
+        elif isinstance(item, Late):
+            self.late.update((key, max(item.late, self.late.get(key, item.late))) for key in item.limits)
         elif isinstance(item, Composed):
             lane = self.lanes[item.lane]
             lane.composers.busy -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from queue import SimpleQueue
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from notifyctl.ledger.begin import Begun
 from notifyctl.ledger.claim import Cursor
 from notifyctl.model import Delivery, Lane, Outcome
+from notifyctl.pacing import LimitKey
 from notifyctl.ticks.prepare import Prepared, Preparer, Refusal
 from notifyctl.ticks.workers import Workers
 
@@ -25,6 +26,11 @@ class InFlight:
 
     prepared: Prepared
     begun: Begun
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Delivery and attempt: an exchange that outlives its deadline may meet the delivery's next one in this run."""
+        return self.prepared.ready.delivery.id, self.begun.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,14 @@ class Submitted:
     outcome: Outcome
     duration: float
     broken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A message went so much later than the slots it had taken of these limits."""
+
+    limits: frozenset[LimitKey]
+    late: timedelta
 
 
 @dataclass(slots=True)
@@ -66,7 +80,7 @@ class LaneRun:
     ready: deque[Prepared] = field(default_factory=deque)
     locked: set[int] = field(default_factory=set)  # found locked by somebody else since the last pause
     returning: list[tuple[Delivery, datetime]] = field(default_factory=list)
-    flying: dict[int, InFlight] = field(default_factory=dict)
+    flying: dict[tuple[int, int], InFlight] = field(default_factory=dict)  # by delivery and attempt
     finished: list[Submitted] = field(default_factory=list)
     not_before: float = 0.0  # monotonic: nothing of this lane tries to begin earlier
     again: list[float] = field(default_factory=list)  # monotonic, a heap: when rows that went back are due again
@@ -167,7 +181,7 @@ class LaneRun:
         self.ready.clear()
         self.light.clear()
         self.laden.clear()
-        self.loaded &= self.flying.keys()
+        self.loaded &= {delivery for delivery, _ in self.flying}
         return rows
 
     def drop(self, ids: Iterable[int]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from notifyctl.ledger import resolve
 from notifyctl.ledger.claim import Cursor
-from notifyctl.model import Absent, CannotTell, Finding, Found, Search
+from notifyctl.model import Absent, CannotTell, Finding, Found, Outcome, OutcomeKind, Search
 from notifyctl.settings import TransportSettings
 from notifyctl.ticks import lanes
 from notifyctl.ticks.reconcile import Reconcile
@@ -336,6 +336,25 @@ def test_a_taken_over_region_goes_on_here_and_its_old_owner_is_fenced(bench: Ben
     assert bench.sql("SELECT DISTINCT owner FROM notify_work") == [(None,)]
     assert [r for (r,) in bench.sql("SELECT region FROM notify_delivery ORDER BY id")] == ["", "", "other"]
     assert bench.dispatched()["accepted"] == 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [(OutcomeKind.TEMPORARY_FAILURE, "temporary_failure"), (OutcomeKind.PERMANENT_FAILURE, "permanent_failure"),
+     (OutcomeKind.AMBIGUOUS, "ambiguous"), (OutcomeKind.ACCEPTED, "accepted")],
+)  # fmt: skip
+def test_what_a_taken_over_attempt_ends_with_counts_as_on_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, outcome: OutcomeKind, state: str
+) -> None:
+    def submit(*_: Any) -> list[Outcome]:
+        bench.sql("UPDATE notify_work SET owner = NULL, fencing_token = fencing_token + 1")
+        return [Outcome(outcome, remote_ids=("m-1",) if outcome is OutcomeKind.ACCEPTED else ())]
+
+    monkeypatch.setattr(Prover, "submit", submit)
+    bench.intend(1)
+    bench.dispatched()
+    assert bench.delivery(1, "state, attempts_used") == (state, 1)
+    assert bench.sql("SELECT outcome FROM notify_attempt") == [(outcome.value,)]
 
 
 def test_what_no_lane_claims_is_counted(bench: Bench) -> None:
