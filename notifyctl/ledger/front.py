@@ -37,7 +37,8 @@ _UNREAD = """(SELECT count(*) FROM notify_cursor WHERE transport IN ({feeds}) AN
 _OVERDUE = _DUE.replace("{step}", "check").replace("{now}", "{stale}")
 
 _EXPIRED = """EXISTS (SELECT 1 FROM notify_delivery d CROSS JOIN notify_work w
-    WHERE w.delivery_id = d.id AND d.expires_at <= {now} AND d.expires_at IS NOT NULL AND d.accepted_at IS NULL AND d.settled_at IS NULL
+    WHERE w.delivery_id = d.id AND d.expires_at <= {now} AND d.expires_at IS NOT NULL AND d.accepted_at IS NULL
+      AND d.settled_at IS NULL
       AND d.doubt_since IS NULL AND w.step = 'send' AND w.lane IN ({lanes}) AND w.region = {region}
       AND (w.owner IS NULL OR w.eligible_at <= {now}))"""
 

@@ -225,7 +225,8 @@ def overdue_transports(tx: Tx, *, lane: str, region: str, older_than: float) -> 
 # Unowned, or its owner's lease has passed; claimed rows are their owner's to judge. Also behind closed gates. CROSS
 # JOIN: from the few live deliveries that have expired, never from the backlog.
 _EXPIRED = """SELECT w.delivery_id FROM notify_delivery d CROSS JOIN notify_work w
-  WHERE w.delivery_id = d.id AND d.expires_at <= :now AND d.expires_at IS NOT NULL AND d.accepted_at IS NULL AND d.settled_at IS NULL
+  WHERE w.delivery_id = d.id AND d.expires_at <= :now AND d.expires_at IS NOT NULL AND d.accepted_at IS NULL
+    AND d.settled_at IS NULL
     AND d.doubt_since IS NULL AND w.step = 'send' AND (w.owner IS NULL OR w.eligible_at <= :now)
     AND EXISTS (SELECT 1 FROM {p: lane text, region text} WHERE p.lane = w.lane AND p.region = w.region)
   ORDER BY w.delivery_id LIMIT :limit {lock of w skip}"""
@@ -310,7 +311,8 @@ _DUE_DOUBT = """SELECT count(*) FROM {p: lane text, region text} CROSS JOIN noti
   WHERE w.step = 'resolve' AND w.lane = p.lane AND w.region = p.region AND w.eligible_at <= :now AND d.state = :state"""
 
 _DUE_EXPIRY = """SELECT count(*) FROM notify_delivery d CROSS JOIN notify_work w
-  WHERE w.delivery_id = d.id AND d.expires_at <= :now AND d.expires_at IS NOT NULL AND d.accepted_at IS NULL AND d.settled_at IS NULL
+  WHERE w.delivery_id = d.id AND d.expires_at <= :now AND d.expires_at IS NOT NULL AND d.accepted_at IS NULL
+    AND d.settled_at IS NULL
     AND d.doubt_since IS NULL AND w.step = 'send' AND (w.owner IS NULL OR w.eligible_at <= :now)
     AND EXISTS (SELECT 1 FROM {p: lane text, region text} WHERE p.lane = w.lane AND p.region = w.region)"""
 

@@ -15,7 +15,7 @@ from notifyctl.ledger.inspection import DELIVERY, Found
 from notifyctl.model import Channel, ConsentMode, Lane, Rate, Topic
 from notifyctl.pacing import Meter
 from notifyctl.settings import TransportSettings
-from notifyctl.ticks.explain import Why, can_go_at, explain, held, limits
+from notifyctl.ticks.explain import Why, can_go_at, explain, limits
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
@@ -37,7 +37,7 @@ def found(*, step: str | None = "send", eligible: timedelta = -SECOND, **changes
     }  # fmt: skip
     work = {
         "step": step, "eligible_at": NOW + eligible, "due_at": delivery["due_at"],
-        "owner": changes.get("owner"), "mandate": None,
+        "owner": changes.get("owner"), "mandate": None, "held": changes.get("held", False),
     }  # fmt: skip
     context = {"address": None, "fingerprint": None, "consent": None, "suppression": None, "template_published": True}
     context.update({key: value for key, value in changes.items() if key in context})
@@ -149,17 +149,11 @@ def test_an_open_attempt_has_its_deadline_and_one_that_lapsed_has_none() -> None
 
 
 def test_doubt_is_looked_up_or_held_until_its_review() -> None:
-    doubt = {"step": "resolve", "state": "ambiguous", "doubt_since": NOW - HOUR}
-    assert reasons(found(eligible=HOUR, **doubt)) == [("in_doubt", NOW + HOUR)]
+    doubt: dict[str, Any] = {"step": "resolve", "state": "ambiguous", "doubt_since": NOW - HOUR}
     assert reasons(found(**doubt)) == [("in_doubt", None)]
-    assert reasons(found(eligible=HOUR, owner="r", **doubt)) == [("leased", NOW + HOUR)]
-    assert reasons(found(eligible=23 * HOUR, **doubt)) == [("held", NOW + 23 * HOUR)]
-    assert reasons(found(eligible=HOUR, reason="cannot_tell", **doubt)) == [("held", NOW + HOUR)]
-
-
-def test_doubt_of_a_lane_that_is_not_configured_cannot_be_called_held() -> None:
-    assert not held("worker_lost", NOW, NOW + 99 * HOUR, None)
-    assert held("worker_lost", NOW, NOW + 24 * HOUR, LANE)
+    assert reasons(found(eligible=HOUR, **doubt)) == [("in_doubt", NOW + HOUR)]
+    assert reasons(found(eligible=23 * HOUR, held=True, **doubt)) == [("held", NOW + 23 * HOUR)]
+    assert reasons(found(eligible=HOUR, held=True, owner="run-7", **doubt)) == [("leased", NOW + HOUR)]
 
 
 def test_what_is_accepted_waits_for_its_receipt_or_for_nothing() -> None:
