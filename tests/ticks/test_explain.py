@@ -157,7 +157,7 @@ def test_doubt_is_looked_up_or_held_until_its_review() -> None:
 
 
 def test_what_is_accepted_waits_for_its_receipt_or_for_nothing() -> None:
-    taken = {"state": "accepted", "accepted_at": NOW - HOUR}
+    taken: dict[str, Any] = {"state": "accepted", "accepted_at": NOW - HOUR}
     assert reasons(found(step="check", eligible=HOUR, **taken)) == [("waiting_for_receipt", NOW + HOUR)]
     assert reasons(found(step=None, **taken)) == []
     assert reasons(found(step=None, state="unresolved", accepted_at=NOW)) == []
