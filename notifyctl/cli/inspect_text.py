@@ -17,6 +17,7 @@ WHAT = {
     "held_ambiguous": "in doubt: may have been accepted, nothing can tell",
     "unresolved": "accepted, but the receipt deadline passed",
     "unroutable": "of a lane that is not configured",
+    "breaker_open": "transports that do not answer, or refuse this configuration",
 }
 Event = tuple[datetime, int, str, str]  # time, rank among those of the same instant, what, details
 
@@ -115,10 +116,26 @@ def show_delivery(out: Output, explained: Explained, destination: str | None) ->
         if value is not None:
             _fact(out, name, value)
     _why(out, explained)
+    _doubt(out, delivery)
     out.text()
     out.text(out.bold("timeline"))
     rows = [(units.iso(at), what, details) for at, _, what, details in _timeline(explained)]
     out.table(("TIME", "WHAT", "DETAILS"), rows)
+
+
+def _doubt(out: Output, delivery: Mapping[str, Any]) -> None:
+    """How a person finds out, and what they then do."""
+    if delivery["doubt_since"] is None or delivery["accepted_at"] is not None:
+        return
+    key = delivery["wire_key"] or "(unknown)"
+    asked = f"Message-ID <{key}@...>" if delivery["channel"] == "email" else key
+    out.text()
+    out.text(out.bold("it may have been accepted: ask the provider, whose log knows it as"))
+    out.text(f"  {asked}")
+    for what, option in (("it was accepted", "--mark accepted"), ("it was not", "--mark failed"),
+                         ("nobody can tell, and a second copy does no harm", "--accept-duplicate")):  # fmt: skip
+        out.text(f"  {what}:")
+        out.text(f"    notifyctl requeue {delivery['id']} {option} --reason TEXT")
 
 
 def _fact(out: Output, name: str, value: Any) -> None:

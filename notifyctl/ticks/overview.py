@@ -25,7 +25,7 @@ def overview(tx: Tx, config: Config) -> dict[str, Any]:
     places = seen.live.keys() | {(lane, config.region) for lane in config.lanes}
     return {
         "lanes": [_lane(seen, config, gates, place) for place in sorted(places)],
-        "needs_person": _needs_person(seen, config),
+        "needs_person": _needs_person(seen, config, gates),
         "runs": inspection.runs(tx, LAST_RUNS),
     }
 
@@ -46,7 +46,7 @@ def _lane(
     }
 
 
-def _needs_person(seen: Overview, config: Config) -> list[dict[str, Any]]:
+def _needs_person(seen: Overview, config: Config, gates: Sequence[Gate]) -> list[dict[str, Any]]:
     """What no tick settles by itself, each with the command that lists it. Doubt that reconcile still looks up is not
     among it."""
     found = [
@@ -62,6 +62,8 @@ def _needs_person(seen: Overview, config: Config) -> list[dict[str, Any]]:
         # with its states, so that the list follows their index and not the whole history
         filters = " ".join(f"--state {state}" for state in LIVE if states[state])
         found.append(_entry("unroutable", states.total(), f"--lane {shlex.quote(lane)} {filters}"))
+    broken = sum(one.kind == "breaker" and one.scope == "transport" for one in gates)
+    found.append({"what": "breaker_open", "count": broken, "command": "notifyctl lane list"})
     return [entry for entry in found if entry["count"]]
 
 

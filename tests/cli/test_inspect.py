@@ -121,6 +121,32 @@ def test_what_needs_a_person_comes_with_the_command_that_lists_it(desk: Desk) ->
     assert "not configured" in desk.show()
 
 
+def test_a_transport_that_refuses_needs_a_person(desk: Desk) -> None:
+    desk.database.insert(
+        "notify_gate", scope="transport", name="out", kind="breaker", until="2099-01-01 00:00:00Z",
+        reason="credentials_rejected",
+    )  # fmt: skip
+    (need,) = desk.folder.json("inspect")["needs_person"]
+    assert need == {"what": "breaker_open", "count": 1, "command": "notifyctl lane list"}
+    assert "credentials_rejected" in desk.folder.run("lane", "list").stdout
+
+
+def test_doubt_comes_with_what_to_ask_and_the_commands_that_end_it(desk: Desk) -> None:
+    number = desk.put("order")
+    desk.database.execute("UPDATE notify_work SET step = 'resolve', held = ? WHERE delivery_id = ?", True, number)
+    desk.database.execute(
+        "UPDATE notify_delivery SET state = 'ambiguous', doubt_since = '2026-01-01T00:00Z', wire_key = 'abcd' "
+        "WHERE id = ?", number,
+    )  # fmt: skip
+    said = desk.show("delivery", str(number))
+    assert "Message-ID <abcd@...>" in said
+    commands = [line.split() for line in said.splitlines() if "notifyctl requeue" in line]
+    assert len(commands) == 3
+    for words in commands:
+        arguments = ["not-accepted" if word == "TEXT" else word for word in words[1:]]
+        assert desk.folder.run(*arguments, "--dry-run").returncode == 0, words
+
+
 # -- one delivery -----------------------------------------------------------------------------------------------
 
 
