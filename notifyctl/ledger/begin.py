@@ -18,10 +18,8 @@ from notifyctl.ledger.claim import CONSENT, SUPPRESSION
 from notifyctl.ledger.database import Tx
 from notifyctl.ledger.dialect import SQLITE
 from notifyctl.model import ConsentMode, Delivery, Rate
-from notifyctl.pacing import take
+from notifyctl.pacing import HORIZON, spacing, take, waiting
 from notifyctl.policy import check
-
-HORIZON = timedelta(milliseconds=100)  # how far ahead a slot may be taken: its worker waits for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +209,7 @@ def _pace(tx: Tx, group: _Group) -> None:
     if not going:
         return
     meters = pace.read(tx, ((key, rate.text) for i in going for key, rate in group.rows[i].limits))
+    crowded: dict[int, datetime] = {}
     for delivery in group.rows:  # in the order they became ready, not by id: the oldest takes the first slot
         limits = group.rows[delivery].limits
         if delivery in group.results or not limits:
@@ -221,9 +220,35 @@ def _pace(tx: Tx, group: _Group) -> None:
             continue
         shared = [limit for limit in limits if not limit[0].startswith("destination:")]
         free = max((meters[key, rate.text].free_at(rate, tx.now) for key, rate in shared), default=tx.now)
-        why = "pace" if free > tx.now + HORIZON else "destination_pace"
-        group.results[delivery] = Held(why, until=slot)
+        if free > tx.now + HORIZON:
+            group.results[delivery] = Held("pace", until=slot)
+        else:
+            crowded[delivery] = slot
     pace.write(tx, meters)
+    _line_up(tx, group, crowded)
+
+
+def _line_up(tx: Tx, group: _Group, crowded: Mapping[int, datetime]) -> None:
+    """Tell each row whose address has had enough for now a time of its own, so that they do not all come at once.
+
+    Who comes for the first time goes behind all who were told a time before; who has waited already does not.
+    """
+    limits = {
+        delivery: [x for x in group.rows[delivery].limits if x[0].startswith("destination:")]
+        for delivery in crowded
+    }
+    lines = pace.read(tx, (waiting(*limit) for own in limits.values() for limit in own))
+    again: dict[str, datetime] = {}
+    for delivery, slot in crowded.items():
+        known = group.rows[delivery].delivery
+        waited = known.was_eligible_at is not None and known.was_eligible_at > known.due_at
+        for key, rate in limits[delivery]:
+            start = max(slot, again.get(key, slot)) if waited else slot
+            slot = max(slot, lines[waiting(key, rate)].line_up(rate, start, last=not waited))
+            if waited:
+                again[key] = max(slot + spacing(rate), again.get(key, slot))
+        group.results[delivery] = Held("destination_pace", until=slot)
+    pace.write(tx, lines)
 
 
 _ATTEMPT = """INSERT INTO notify_attempt (delivery_id, number, run, fencing_token, transport, started, request_digest,

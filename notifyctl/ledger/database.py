@@ -105,6 +105,11 @@ class Ledger:
         at, since = self._estimate
         return at + timedelta(seconds=clock.monotonic() - since)
 
+    def moment(self, at: datetime) -> float:
+        """The point of the monotonic clock that an instant of the ledger's is: never too early."""
+        now, since = self._estimate
+        return since + (at - now).total_seconds()
+
     @property
     def connection(self) -> Any:
         """The driver's own connection (autocommit), for the migration runner."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 
 from notifyctl.ledger.database import Tx
 from notifyctl.pacing import LimitKey, Meter
@@ -29,6 +30,14 @@ def read(tx: Tx, keys: Iterable[LimitKey]) -> dict[LimitKey, Meter]:
         tx.execute(_ADD, o=list(wanted))
         rows = tx.execute(_READ, o=list(wanted))
     return {(key, rate): Meter(at(tat), at(start), count) for key, rate, tat, start, count in rows}
+
+
+def delay(tx: Tx, late: Mapping[LimitKey, timedelta]) -> None:
+    """Messages went so much later than their slots: what follows them keeps its distance."""
+    meters = read(tx, late)
+    for key, meter in meters.items():
+        meter.delay(late[key])
+    write(tx, meters)
 
 
 def write(tx: Tx, meters: dict[LimitKey, Meter]) -> None:

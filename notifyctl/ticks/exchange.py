@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 
 from notifyctl import clock
 from notifyctl.failpoints import reach
 from notifyctl.model import Outcome, OutcomeKind
-from notifyctl.ticks.lane import InFlight, Submitted
-from notifyctl.transports.base import Transport
+from notifyctl.pacing import TOLERANCE
+from notifyctl.ticks.lane import InFlight, LaneRun, Late, Submitted
+from notifyctl.transports.base import SLOT_MISSED, Transport
+
+MISSED = 0.5  # seconds after its slot at which a message does not go at all: others may have gone in its place
 
 
 class Exchange:
     """Begun attempts of one lane that are submitted together, in a worker thread. Nothing else happens there.
 
-    `sent`: monotonic time just before the transaction that began them.
+    `sent`: monotonic time just before the transaction that began them. `moment` makes monotonic time of the ledger's.
     """
 
-    __slots__ = ("deadline", "flights", "lane", "slot", "transport", "validity")
+    __slots__ = ("deadline", "flights", "lane", "notice", "paced", "slot", "transport", "validity")
 
-    def __init__(self, lane: str, transport: Transport, flights: Sequence[InFlight], sent: float) -> None:
-        self.lane = lane
+    def __init__(
+        self, lane: LaneRun, transport: Transport, flights: Sequence[InFlight], sent: float,
+        moment: Callable[[datetime], float],
+    ) -> None:  # fmt: skip
+        self.lane = lane.lane.name
         self.transport = transport
         self.flights = flights
         self.deadline = clock.Deadline(sent + transport.settings.deadline)
-        # When the pace lets the first byte go: once all of them may, at most 0.1 s (`begin.HORIZON`) after the first,
-        # so an exchange never holds more than that much of a rate.
-        self.slot = sent + max((f.begun.slot - f.begun.started).total_seconds() for f in flights)
+        self.notice = lane.done.put
+        self.paced = frozenset(
+            (key, rate.text) for f in flights for key, rate in f.prepared.ready.limits if rate.seconds <= 60
+        )
+        # When the pace lets the first byte go: once all of them may, at most `pacing.HORIZON` after the first, so an
+        # exchange never holds more than that much of a rate.
+        self.slot = moment(max(f.begun.slot for f in flights)) if self.paced else sent
         lives = [_validity(flight) for flight in flights]
         self.validity = None if None in lives else max(one for one in lives if one is not None)
 
     def __call__(self) -> list[Submitted]:
         clock.sleep_until(self.slot)
         began = clock.monotonic()
+        late = began - self.slot
+        if self.paced and late > MISSED:
+            missed = Outcome(OutcomeKind.RATE_LIMITED, SLOT_MISSED, retry_after=0.1)
+            return [Submitted(self.lane, flight, missed, 0.0) for flight in self.flights]
+        if self.paced and late > TOLERANCE.total_seconds():
+            self.notice(Late(self.paced, timedelta(seconds=late) - TOLERANCE))
         reach("exchange.begun")
         broken = False
         requests = [flight.prepared.request for flight in self.flights]
@@ -49,11 +66,13 @@ class Exchange:
         return [Submitted(self.lane, flight, outcome, took, broken) for flight, outcome in each]
 
 
-def grouped(lane: str, transport: Transport, flights: Sequence[InFlight], sent: float) -> Iterator[Exchange]:
+def grouped(
+    lane: LaneRun, transport: Transport, flights: Sequence[InFlight], sent: float, moment: Callable[[datetime], float]
+) -> Iterator[Exchange]:
     """As few exchanges as the provider takes."""
     most = transport.capabilities.max_batch
     for at in range(0, len(flights), most):
-        yield Exchange(lane, transport, flights[at : at + most], sent)
+        yield Exchange(lane, transport, flights[at : at + most], sent, moment)
 
 
 def _validity(flight: InFlight) -> float | None:

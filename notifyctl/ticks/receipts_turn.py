@@ -15,12 +15,11 @@ from notifyctl.ledger import claim as claiming
 from notifyctl.ledger import pace
 from notifyctl.ledger import receipts as ledger
 from notifyctl.ledger import record as recording
-from notifyctl.ledger.begin import HORIZON
 from notifyctl.ledger.database import Tx
 from notifyctl.ledger.receipts import Check, Feed, Known
 from notifyctl.lifecycle import Trigger
 from notifyctl.model import Capabilities, Lane, Rate, Receipt, Receipts, ReceiptStatus
-from notifyctl.pacing import take
+from notifyctl.pacing import HORIZON, take
 from notifyctl.ticks.hearing import Heard, Said, fresh, hear
 from notifyctl.ticks.run import Run
 from notifyctl.transports.base import FeedPage, Transport

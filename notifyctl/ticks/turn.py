@@ -6,7 +6,7 @@ back; the run's own state changes only after it has committed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -14,12 +14,14 @@ from notifyctl.failpoints import reach
 from notifyctl.ledger import begin as beginning
 from notifyctl.ledger import claim as claiming
 from notifyctl.ledger import gate as gates
+from notifyctl.ledger import pace
 from notifyctl.ledger import record as recording
 from notifyctl.ledger.begin import Begun, Held, Ready
 from notifyctl.ledger.database import Tx
 from notifyctl.ledger.record import Move, Result
 from notifyctl.lifecycle import Trigger
 from notifyctl.model import Delivery, Outcome, OutcomeKind, State
+from notifyctl.pacing import LimitKey
 from notifyctl.ticks.judge import Judge, proves_open, transport_wide
 from notifyctl.ticks.lane import Submitted
 from notifyctl.ticks.prepare import Refusal
@@ -34,11 +36,12 @@ class Group:
     refusals: Sequence[Refusal] = ()
     returning: Sequence[tuple[Delivery, datetime]] = ()  # rows to release, and when they are eligible again
     ready: Sequence[Ready] = ()
+    late: Mapping[LimitKey, timedelta] = field(default_factory=dict)  # how late messages went after their slots
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
-        return not (self.finished or self.refusals or self.returning or self.ready)
+        return not (self.finished or self.refusals or self.returning or self.ready or self.late)
 
 
 @dataclass(slots=True)
@@ -72,6 +75,7 @@ def turn(tx: Tx, run: Run, judge: Judge, group: Group) -> Done:
         tx, run=run.id, rows=[(d.id, d.token, at) for d, at in group.returning],
     )  # fmt: skip
     reach("turn.released")
+    pace.delay(tx, group.late)
     done.begun = beginning.begin(tx, run=run.id, ready=group.ready) if group.ready else {}
     reach("turn.begins")
     refusals = list(group.refusals) + [

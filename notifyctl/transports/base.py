@@ -48,8 +48,9 @@ class Phase(IntEnum):
     WRITTEN = 2
 
 
-# Nobody was asked: the transport had no room for the exchange just then.
-CROWDED = frozenset({"connection_limit", "connecting"})
+# Nobody was asked: the transport had no room for the exchange just then, or its slot had passed.
+SLOT_MISSED = "slot_missed"
+CROWDED = frozenset({"connection_limit", "connecting", SLOT_MISSED})
 
 
 class Trouble(Exception):
