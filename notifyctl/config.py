@@ -39,6 +39,7 @@ class Config:
     default_locale: str = "en"
     objects_root: str = ""
     phone_region: str = ""
+    resolver: str = ""  # who is asked for published DKIM keys; "": as the system is set up
     log: Log = Log()
     transports: Mapping[str, TransportSettings] = field(default_factory=dict)
     lanes: Mapping[str, Lane] = field(default_factory=dict)
@@ -72,6 +73,7 @@ def load(path: Path | None, *, environ: Mapping[str, str], kinds: Mapping[str, c
         default_locale=document["templates"]["default_locale"],
         objects_root=document["objects"]["root"],
         phone_region=document["phone"]["default_region"],
+        resolver=document["dns"]["resolver"],
         log=Log(Path(log["file"]) if log["file"] else None, log["level"], log["format"]),
         transports={name: _transport(name, base, raw) for name, raw in document["transports"].items()},
         lanes={name: _lane(name, raw) for name, raw in document["lanes"].items()},

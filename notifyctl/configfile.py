@@ -25,6 +25,7 @@ ENVIRONMENT = {
     "NOTIFYCTL_REGION": ("region",),
     "NOTIFYCTL_TEMPLATES_PATH": ("templates", "path"),
     "NOTIFYCTL_OBJECTS_ROOT": ("objects", "root"),
+    "NOTIFYCTL_DNS_RESOLVER": ("dns", "resolver"),
     "NOTIFYCTL_LOG_LEVEL": ("log", "level"),
     "NOTIFYCTL_LOG_FORMAT": ("log", "format"),
     "NOTIFYCTL_LOG_FILE": ("log", "file"),

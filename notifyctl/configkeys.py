@@ -178,6 +178,7 @@ def top(folder: str) -> Keys:
         "objects": {"root": (_location(folder), "")},
         "log": {"file": (_path(folder), ""), "level": (_LEVELS, "info"), "format": (_one_of("console", "json"), "")},
         "phone": {"default_region": (text, "")},
+        "dns": {"resolver": (text, "")},
         "retention": {
             "terminal": (_positive, 400 * 86400.0),
             "sensitive_variables": (_one_of("on_terminal"), "on_terminal"),

@@ -135,6 +135,9 @@ class Capabilities:
     max_bytes: int = 0  # 0: no limit declared
     max_segments: int = 0
     smtputf8: bool = False
+    durable_id: bool = True  # what was accepted has an id that receipts or bounces name for good
+    terminal_distinct: bool = False  # delivered is told apart from handed on
+    invalid_distinct: bool = False  # an invalid recipient is told by a code
     landline_distinct: bool = False
     optout_distinct: bool = False
 

@@ -40,6 +40,14 @@ def duration(text: str) -> float:
     return total
 
 
+def short(seconds: float) -> str:
+    """A duration as it is written: `15s`, `16m`, `72h` as `3d`; what `duration` reads."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:g}{unit}"
+    return f"{seconds:g}s"
+
+
 def rate(text: str) -> tuple[int, int, str]:
     """(count, seconds, text) meant by `50/s`, `600/m`, `5/h`, `10000/d`."""
     number, slash, unit = text.replace(" ", "").partition("/")

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,9 @@ from typer.main import get_command
 from notifyctl import configkeys, lifecycle
 from notifyctl.cli import app, options
 from notifyctl.configfile import ENVIRONMENT
-from notifyctl.model import Capabilities
+from notifyctl.transports import capabilities
 from notifyctl.transports.registry import KINDS
+from notifyctl.units import short
 from tests.json_keys import ERROR, KEYS
 
 README = Path(__file__).parents[1] / "README.md"
@@ -134,17 +133,10 @@ def _default(check: Callable[[Any], Any], default: Any) -> str:
     if default in ("", None, ()):
         return ""
     if getattr(check, "__name__", "") in _DURATIONS:
-        return f'`"{_duration(default)}"`'
+        return f'`"{short(default)}"`'
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
     return f'`"{default}"`' if isinstance(default, str) else f"`{default}`"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:g}{unit}"
-    return f"{seconds:g}s"
 
 
 def _configuration(old: str) -> str:
@@ -188,46 +180,12 @@ def _environment(_: str) -> str:
 
 # -- the rest ---------------------------------------------------------------------------------------------------------
 
-_CAPABILITIES = {
-    "channels": "channels",
-    "raw_mime": "takes our exact MIME bytes",
-    "max_batch": "messages in one request",
-    "replay_window": "honours an idempotency key for",
-    "search": "finds a message of unknown outcome by",
-    "settle_delay": "a look-up can be trusted after",
-    "absence_proves_unsent": "not found proves not sent",
-    "receipts": "receipts",
-    "receipt_window": "keeps statuses for",
-    "status_rate": "status look-ups at most",
-    "max_bytes": "largest message",
-    "max_segments": "most SMS segments",
-    "smtputf8": "addresses in any script",
-    "landline_distinct": "tells a landline from an unknown number",
-    "optout_distinct": "tells an opt-out from other refusals",
-}
-
 
 def _capabilities(_: str) -> str:
-    declared: dict[str, Capabilities] = {}
-    for kind, entry in KINDS.items():
-        module, _, name = entry.module.partition(":")
-        declared[kind] = getattr(import_module(f"notifyctl.transports.{module}"), name).CAPABILITIES
-    lines = [_row("", *(f"`{kind}`" for kind in declared)), "|---" * (len(declared) + 1) + "|"]
-    for one in fields(Capabilities):
-        values = [_capability(getattr(capabilities, one.name)) for capabilities in declared.values()]
-        lines.append(_row(_CAPABILITIES[one.name], *values))
-    doubt = ["yes" if capabilities.can_settle_doubt else "no: a person decides" for capabilities in declared.values()]
-    return "\n".join([*lines, _row("**an unknown outcome can be settled**", *doubt)])
-
-
-def _capability(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, frozenset):
-        return ", ".join(sorted(value))
-    if isinstance(value, float):
-        return _duration(value) if value else "-"
-    return str(value).replace("_", " ") if value not in ("", 0) else "-"
+    heading, rows = capabilities.table()
+    lines = [_row("", *(f"`{kind}`" for kind in heading[1:])), "|---" * len(heading) + "|"]
+    shown = [(f"**{row[0]}**", *row[1:]) if row[0] == capabilities.DOUBT else row for row in rows]
+    return "\n".join([*lines, *(_row(*row) for row in shown)])
 
 
 def _row(*cells: str) -> str:

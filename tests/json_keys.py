@@ -32,7 +32,26 @@ _REGISTERED_MANY = {**_REGISTERED, "errors[]": "row reason field"}
 _GATE = "scope name kind state until level reason by"
 _RUN = "id command host pid version started finished exit_code counts"
 
+_CAPABILITIES = (
+    "channels raw_mime max_batch durable_id replay_window search settle_delay absence_proves_unsent receipts "
+    "terminal_distinct invalid_distinct optout_distinct landline_distinct receipt_window status_rate max_bytes "
+    "max_segments smtputf8 can_settle_doubt"
+)
+
 KEYS: dict[str, dict[str, str]] = {
+    "doctor": {
+        "": "healthy checks lanes transports test",
+        "checks[]": "what name ok detail hint",
+        "lanes[]": "lane channel transport on_ambiguous in_doubt doubt_ends receipts receipt_style receipt_window_s "
+        "receipt_deadline_s poll_every_s",
+        "transports[]": "transport kind ok reason facts capabilities",
+        "transports[].capabilities": _CAPABILITIES,
+        "test": "lane transport outcome reason code remote_id",
+    },
+    "doctor --kinds": {
+        "": "kinds",
+        "kinds.*": _CAPABILITIES,
+    },
     "enqueue": {
         "": "run selected enqueued duplicate conflict suppressed rejected sms ids errors",
         "sms": "encoding segments",

@@ -52,9 +52,10 @@ ONLY_IN = {
     "sqlite3": ("ledger",), "psycopg": ("ledger",),
     "subprocess": ("settings",),  # the administrator's own x_command
     "sqlalchemy": (), "pydantic": (), "requests": (),
+    "dns": ("transports",),
     "httpx": ("transports",), "httpcore": ("transports",), "h11": (),
 }  # fmt: skip
-DISTRIBUTIONS = {"phonenumberslite": "phonenumbers"}  # where it is not the module's own name
+DISTRIBUTIONS = {"phonenumberslite": "phonenumbers", "dnspython": "dns"}  # where it is not the module's own name
 THIRD_PARTY = {
     DISTRIBUTIONS.get(name := re.split(r"[^\w-]", one)[0], name.replace("-", "_"))
     for one in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]

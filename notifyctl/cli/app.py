@@ -27,6 +27,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Play the whole story in a folder, without any account."),
     "init": ("setup", "Write a configuration and sample templates, and make the ledger."),
     "migrate": ("setup", "Bring the ledger's tables up to date."),
+    "doctor": ("doctor", "Ask whether this installation can do its work; send nothing."),
     "enqueue": ("enqueue", "Put intents into the ledger, one or many."),
     "dispatch": ("dispatch", "Submit what is due: one bounded run."),
     "poll-receipts": ("poll_receipts", "Ask what became of what was accepted: one bounded run."),

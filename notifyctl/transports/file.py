@@ -57,6 +57,8 @@ class Folder(Transport):
         search=Search.OWN_KEY,
         absence_proves_unsent=True,
         receipts=Receipts.LOOKUP,
+        terminal_distinct=True,
+        invalid_distinct=True,
         smtputf8=True,
     )
 
@@ -69,6 +71,7 @@ class Folder(Transport):
         self._lines = path / "sms.jsonl"
         self._accepted = path / ".accepted"
         self._counters = path / ".scripted"
+        self._folders = (self._mail / "tmp", self._mail / "new", self._mail / "cur", self._accepted, self._counters)
         self._scripts = read_scripts(settings)
         self._read_mails: tuple[int, frozenset[str]] = (-1, frozenset())
 
@@ -130,15 +133,12 @@ class Folder(Transport):
         return Found(digest) if self._is_accepted(digest) else Absent()
 
     def check(self, deadline: Deadline) -> Checkup:
-        """Whether the folder can be written."""
-        exchange = Exchange(deadline)
-        try:
-            self._make_folders()
-            probe = self._mail / "tmp" / f"probe-{uuid4().hex}"
-            probe.touch()
-            probe.unlink()
-        except OSError as problem:
-            return Checkup(exchange.outcome(_trouble(problem)))
+        """Whether the folders can be written, or made where they are missing; makes none."""
+        for folder in self._folders:
+            while not os.path.lexists(folder) and folder != folder.parent:
+                folder = folder.parent
+            if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+                return Checkup(Exchange(deadline).outcome(_trouble(PermissionError(errno.EACCES, ""))))
         return Checkup(facts={"mail": str(self._mail), "sms": str(self._lines)})
 
     # -- one message --
@@ -166,7 +166,7 @@ class Folder(Transport):
         return script.outcome() if script is not None else Outcome(OutcomeKind.ACCEPTED, remote_ids=(digest,))
 
     def _make_folders(self) -> None:
-        for folder in (self._mail / "tmp", self._mail / "new", self._mail / "cur", self._accepted, self._counters):
+        for folder in self._folders:
             if not folder.is_dir():
                 folder.mkdir(parents=True, exist_ok=True)
 

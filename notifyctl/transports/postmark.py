@@ -42,7 +42,7 @@ class Postmark(BatchTransport):
         settle_delay=1800.0,  # unverified: how long a message may be missing from the search is not published
         absence_proves_unsent=True, receipts=model.Receipts.LOOKUP, receipt_window=45 * 86400.0,
         status_rate="10/s",  # unverified: no figure is published
-        max_bytes=10_000_000,
+        max_bytes=10_000_000, terminal_distinct=True, invalid_distinct=True, optout_distinct=True,
     )  # fmt: skip
     CODES = CODES
 

@@ -37,7 +37,9 @@ _PATH = re.compile(r'(?:"(?:\\[\x20-\x7e]|[^\\"\x00-\x1f\x7f])*"|[^\x00-\x20\x7f
 class Smtp(Transport):
     """Kind `smtp`; its keys are listed in the registry."""
 
-    CAPABILITIES = Capabilities(channels=frozenset({Channel.EMAIL}), raw_mime=True, smtputf8=True)
+    CAPABILITIES = Capabilities(
+        channels=frozenset({Channel.EMAIL}), raw_mime=True, invalid_distinct=True, smtputf8=True
+    )
 
     def __init__(self, settings: TransportSettings) -> None:
         super().__init__(settings)

@@ -55,7 +55,8 @@ class Telnyx(HttpTransport):
     CAPABILITIES = Capabilities(
         channels=frozenset({Channel.SMS}), replay_window=86400.0, receipts=Receipts.LOOKUP,
         receipt_window=10 * 86400.0, status_rate="10/s",  # the rate is unverified: no figure is published
-        max_segments=_PARTS, landline_distinct=True, optout_distinct=True,
+        max_segments=_PARTS, terminal_distinct=True, invalid_distinct=True,
+        landline_distinct=True, optout_distinct=True,
     )  # fmt: skip
     CODES: ClassVar[Table] = {
         **dict.fromkeys(("10002", "40001", "40012", "40310"), permanent("invalid_recipient")),

@@ -36,7 +36,8 @@ class Twilio(HttpTransport):
     ACCOUNT = ("{account}.json", "status", "type")
     CAPABILITIES = model.Capabilities(
         channels=frozenset({Channel.SMS}), search=model.Search.RECIPIENT_TIME, settle_delay=900.0,
-        receipts=model.Receipts.LOOKUP, landline_distinct=True, optout_distinct=True,
+        receipts=model.Receipts.LOOKUP, terminal_distinct=True, invalid_distinct=True,
+        landline_distinct=True, optout_distinct=True,
         receipt_window=7 * 86400.0,  # 400 days, or as the owner sets: 7 at least
         status_rate="10/s",  # unverified: no figure is published
     )  # fmt: skip
