@@ -7,6 +7,8 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,7 +96,10 @@ def migrate(
         _print_sql(session)
         return
     done = _migrate(session.config, adopt=adopt_instance, reset_clock=reset_clock, dry_run=dry_run)
+    corrected = done.pop("corrected")
     if session.out.json:
+        if corrected:
+            session.out.note(f"reset the ledger's clock{corrected}")
         session.out.document(done)
         return
     for name in done["applied"]:
@@ -104,7 +109,7 @@ def migrate(
     if done["adopted_from"]:
         session.out.text(f"{'would adopt' if dry_run else 'adopted'} the ledger of instance {done['adopted_from']}")
     if reset_clock:
-        session.out.text(f"{'would reset' if dry_run else 'reset'} the ledger's clock")
+        session.out.text(f"{'would reset' if dry_run else 'reset'} the ledger's clock{corrected}")
     if not (done["applied"] or done["pending"] or done["adopted_from"] or reset_clock):
         session.out.text(f"the ledger is up to date (version {done['version']})")
 
@@ -119,6 +124,7 @@ def _migrate(config: Config, *, adopt: bool, reset_clock: bool, dry_run: bool) -
     done: dict[str, Any] = {
         "dry_run": dry_run, "instance": config.instance, "version": schema.SCHEMA_VERSION,
         "applied": [], "pending": [], "adopted_from": None, "clock_reset": reset_clock and not dry_run,
+        "corrected": "",
     }  # fmt: skip
     if dry_run and is_sqlite(config.url) and not sqlite_path(config.url).exists():
         done["pending"] = [one.name for one in schema.migrations("sqlite")]
@@ -136,11 +142,20 @@ def _migrate(config: Config, *, adopt: bool, reset_clock: bool, dry_run: bool) -
         if other is not None:
             schema.adopt_instance(connection, dialect, config.instance)
         if reset_clock:
-            clocks.reset(connection)
+            ahead, corrected = clocks.reset(connection, ledger.wall())
+            done["corrected"] = _corrected(ahead, corrected)
         schema.check(connection, dialect, config.instance)
     finally:
         ledger.close()
     return done
+
+
+def _corrected(ahead: timedelta, corrected: Mapping[str, int]) -> str:
+    """What was brought back of what a clock that was ahead had written."""
+    if not ahead:
+        return ""
+    found = ", ".join(f"{count} {name}" for name, count in corrected.items())
+    return f", which was {timedelta(seconds=round(ahead.total_seconds()))} ahead; brought back: {found or 'nothing'}"
 
 
 def _other_instance(connection: Any, dialect: str, instance: str, *, adopt: bool) -> str | None:
