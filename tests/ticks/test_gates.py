@@ -58,18 +58,20 @@ def test_after_an_outage_one_of_three_processes_tries_and_the_rest_is_released(
 
 
 def test_each_failed_probe_doubles_the_wait_up_to_a_quarter_of_an_hour(tmp_path: Path, migrated_url: str) -> None:
-    with SmtpServer(Rule("auth", reply=DOWN), users={"u": "p"}) as server:
-        with Site(tmp_path / "site", migrated_url, server.port) as site:
-            with_login(site)
-            site.configure(relay={"cooldown": "100s"})
-            site.enqueue(3)
-            for wait in (100, 200, 400, 800, 900):
-                assert site.dispatch().json["unavailable"] == 1
-                row = "SELECT at, until FROM notify_gate_trail WHERE action = 'closed' ORDER BY id DESC LIMIT 1"
-                query = f"SELECT {_seconds(site)} FROM ({row}) AS t"
-                assert float(site.sql(query)[0][0]) == pytest.approx(wait, abs=0.01)
-                site.later()
-            assert server.login_attempts == 5
+    with (
+        SmtpServer(Rule("auth", reply=DOWN), users={"u": "p"}) as server,
+        Site(tmp_path / "site", migrated_url, server.port) as site,
+    ):
+        with_login(site)
+        site.configure(relay={"cooldown": "100s"})
+        site.enqueue(3)
+        for wait in (100, 200, 400, 800, 900):
+            assert site.dispatch().json["unavailable"] == 1
+            row = "SELECT at, until FROM notify_gate_trail WHERE action = 'closed' ORDER BY id DESC LIMIT 1"
+            query = f"SELECT {_seconds(site)} FROM ({row}) AS t"
+            assert float(site.sql(query)[0][0]) == pytest.approx(wait, abs=0.01)
+            site.later()
+        assert server.login_attempts == 5
 
 
 def _seconds(site: Site) -> str:
@@ -79,16 +81,18 @@ def _seconds(site: Site) -> str:
 
 
 def test_a_probe_that_is_refused_for_its_recipients_sake_opens_the_gate_too(tmp_path: Path, migrated_url: str) -> None:
-    with SmtpServer(Rule("rcpt", reply="550 5.1.1 no such user", when=lambda it: "r1@" in it.recipient)) as server:
-        with Site(tmp_path / "site", migrated_url, server.port) as site:
-            site.publish()
-            site.enqueue(3)
-            down = server.rule("banner", reply="554 5.3.2 closed", close=True)
-            site.dispatch()
-            server.rules.remove(down)
-            site.later()
-            run = site.dispatch().json
-            assert (run["accepted"], run["suppressed"] + run["permanent_failure"]) == (2, 1)
+    with (
+        SmtpServer(Rule("rcpt", reply="550 5.1.1 no such user", when=lambda it: "r1@" in it.recipient)) as server,
+        Site(tmp_path / "site", migrated_url, server.port) as site,
+    ):
+        site.publish()
+        site.enqueue(3)
+        down = server.rule("banner", reply="554 5.3.2 closed", close=True)
+        site.dispatch()
+        server.rules.remove(down)
+        site.later()
+        run = site.dispatch().json
+        assert (run["accepted"], run["suppressed"] + run["permanent_failure"]) == (2, 1)
 
 
 def test_a_pause_stops_a_running_dispatch_and_what_it_holds_goes_back(tmp_path: Path, migrated_url: str) -> None:
@@ -199,15 +203,17 @@ def test_what_charges_nothing_still_ends_when_it_is_given_up(tmp_path: Path, mig
 
 
 def test_a_mail_is_sent_once_however_often_the_gate_moved(tmp_path: Path, migrated_url: str) -> None:
-    with SmtpServer(Rule("mail", reply="451 4.3.0 not now", close=True, times=2)) as server:
-        with Site(tmp_path / "site", migrated_url, server.port) as site:
-            site.publish()
-            site.enqueue(4)
-            for _ in range(4):
-                site.dispatch()
-                site.later()
-            assert sorted(reached(server.messages)) == [1, 2, 3, 4]
-            site.audit(server)
+    with (
+        SmtpServer(Rule("mail", reply="451 4.3.0 not now", close=True, times=2)) as server,
+        Site(tmp_path / "site", migrated_url, server.port) as site,
+    ):
+        site.publish()
+        site.enqueue(4)
+        for _ in range(4):
+            site.dispatch()
+            site.later()
+        assert sorted(reached(server.messages)) == [1, 2, 3, 4]
+        site.audit(server)
 
 
 def test_an_unknown_lane_is_named_with_those_there_are_in_json_too(tmp_path: Path, migrated_url: str) -> None:
