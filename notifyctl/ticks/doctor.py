@@ -150,7 +150,8 @@ class Doctor:
         else:
             yield Check("ledger", "version", known)
         yield Check("ledger", "instance", found.instance)
-        yield self._clock(ledger)
+        time = self._clock(ledger)
+        yield time
         defect = ledger.look(lambda connection: checkup.defect(connection, dialect, INTEGRITY_SECONDS))
         if not defect and is_sqlite(config.url) and checkup.unwritable(sqlite_path(config.url)):
             defect = "this user may not write it and its folder"
@@ -159,6 +160,8 @@ class Doctor:
             yield Check("ledger", "integrity", defect, hint, EXIT_CONFIG)
         else:
             yield Check("ledger", "integrity", "nothing found")
+        if time.code == EXIT_TEMPORARY:  # no transaction is possible
+            return
         self.keys = runs.keys(ledger)
         yield from self._templates(ledger)
 

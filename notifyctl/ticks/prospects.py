@@ -53,8 +53,8 @@ def prospect(lane: Lane, capabilities: Capabilities, settings: TransportSettings
     doubt = lifecycle.after(lost, outcome, _THEN, lane, capabilities, jitter=0.0, deadline=settings.deadline)
     review = short(lane.ambiguous_review_after)
     if doubt.held:
-        last = " after a last look-up" if capabilities.search is not Search.NONE else ""
-        return Prospect({"cannot_tell": "held"}, f"held for a person at once; a dead letter after {review}{last}")
+        last = "a last look-up, then " if capabilities.search is not Search.NONE else ""
+        return Prospect({"cannot_tell": "held"}, f"held for a person at once; after {review} {last}a dead letter")
     searched = capabilities.search is not Search.NONE
     ends = {name: _end(doubt, one, lane, capabilities, settings)
             for name, one in FINDINGS.items() if searched or name == "cannot_tell"}  # fmt: skip
