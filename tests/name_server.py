@@ -41,9 +41,8 @@ class NameServer:
                 if answer is not None:
                     self.request.sendall(len(answer).to_bytes(2) + answer)
 
-        self._servers: list[Any] = [socketserver.ThreadingUDPServer(("127.0.0.1", 0), Datagram)]
+        self._servers = _both(Datagram, Stream)
         port = self._servers[0].server_address[1]
-        self._servers.append(socketserver.ThreadingTCPServer(("127.0.0.1", port), Stream))
         self.address = f"127.0.0.1:{port}"
         self._threads = [threading.Thread(target=one.serve_forever, args=(0.02,)) for one in self._servers]
 
@@ -81,3 +80,13 @@ class NameServer:
             reply.flags |= dns.flags.TC
             wire = bytes(reply.to_wire())
         return wire
+
+
+def _both(datagram: Any, stream: Any) -> list[Any]:
+    """A UDP and a TCP server on one port, whichever is free for both."""
+    while True:
+        udp = socketserver.ThreadingUDPServer(("127.0.0.1", 0), datagram)
+        try:
+            return [udp, socketserver.ThreadingTCPServer(udp.server_address, stream)]
+        except OSError:
+            udp.server_close()

@@ -117,8 +117,10 @@ def receipts(lane: Lane, capabilities: Capabilities, settings: TransportSettings
                 f"until {short(policy.deadline)}")  # fmt: skip
     if capabilities.receipts is Receipts.NONE or not feeds:
         return "none: accepted is the end"
-    what = "event feed" if capabilities.receipts is Receipts.FEED else "bounces only: silence for as long is the end;"
-    return f"{what} read every {short(settings.poll_every)}, until {short(policy.deadline)}"
+    often, end = short(settings.poll_every), short(policy.deadline)
+    if capabilities.receipts is Receipts.FEED:
+        return f"event feed read every {often}, until {end}"
+    return f"bounces only, read every {often}: accepted is the end where none has come within {end}"
 
 
 def flaws(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -439,6 +441,26 @@ def test_what_cannot_be_asked_for_is_refused_before_anything_happens(
         assert (done.returncode, done.stdout) == (code, "")
         assert "rcpt.example" not in done.stderr
         assert server.connections == []
+
+
+@pytest.mark.parametrize(("answer", "sent"), [(b"n\n", 0), (b"y\n", 1)])
+def test_a_person_is_asked_before_a_test_message_goes(answer: bytes, sent: int, tmp_path: Path) -> None:
+    with SmtpServer() as server:
+        folder = ready(Folder(tmp_path), relay(server.port))
+        leader, follower = os.openpty()
+        try:
+            os.write(leader, answer)
+            done = folder.run(
+                "doctor", "--send-test", f"email={ADDRESS}", stdin=follower, stdout=subprocess.PIPE, stderr=follower
+            )
+            asked = os.read(leader, 65536).decode()
+        finally:
+            os.close(leader)
+            os.close(follower)
+        assert (server.accepted, done.returncode) == (sent, 0 if sent else 130)
+        assert "through relay (lane email)?" in asked
+        assert ADDRESS not in asked + done.stdout
+        assert ("accepted" in done.stdout) == bool(sent)
 
 
 # -- the contract -----------------------------------------------------------------------------------------------------

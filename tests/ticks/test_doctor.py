@@ -64,6 +64,19 @@ def test_the_end_of_doubt_is_put_into_words(policy: str, able: Any, ends: dict[s
 
 
 @pytest.mark.parametrize(
+    ("style", "feeds", "said"),
+    [
+        (Receipts.NONE, False, "none: accepted is the end"),
+        (Receipts.LOOKUP, False, "looked up after 15s, then every 16m at most, until 3d"),
+        (Receipts.FEED, True, "event feed read every 50s, until 3d"),
+        (Receipts.BOUNCES_ONLY, True, "accepted is the end where none has come within 3d"),
+    ],
+)
+def test_how_receipts_come_is_put_into_words(style: Receipts, feeds: bool, said: str) -> None:
+    assert said in prospects.receipts(lane(), replace(PLAIN, receipts=style), SETTINGS, feeds=feeds)
+
+
+@pytest.mark.parametrize(
     ("able", "own", "transport", "said"),
     [
         ({"receipts": Receipts.LOOKUP, "receipt_window": 86400.0}, {}, {}, "keeps statuses for 1d"),
