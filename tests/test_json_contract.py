@@ -105,7 +105,13 @@ def test_dispatch(folder: Folder) -> None:
     idle = folder.json("dispatch")
     assert idle["run"] is None
     enqueue(folder, "e-1")
-    hold("dispatch --dry-run", folder.json("dispatch", "--dry-run"))
+    paused = folder.json("lane", "pause", "email", "--reason", "moving")
+    hold("lane pause", paused)
+    hold("lane list", folder.json("lane", "list"))
+    dry = folder.json("dispatch", "--dry-run")
+    hold("dispatch --dry-run", dry)
+    assert (dry["would_claim"], dry["lanes"]["email"]["held_by"]) == (0, {"pause": 1})
+    hold("lane resume", folder.json("lane", "resume", "email", "--reason", "moved"))
     run = folder.json("dispatch")
     hold("dispatch", idle, run)
     assert run["accepted"] == run["lanes"]["email"]["accepted"] == 1
