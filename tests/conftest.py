@@ -15,7 +15,35 @@ from tests.postgres import Cluster
 
 INSTANCE = "test"
 
+# Every case of the lists below runs on both databases; in a family of cases that each start many processes, every
+# second case runs on SQLite and the others on Postgres, and the rest of the square in the soak.
+DEAR = ("cli/", "scenarios/", "stories/", "test_auditor.py", "test_poisoned_rows.py", "ticks/test_gates.py",
+        "test_trouble")  # fmt: skip
+ON_DEMAND = {"postgresql": ("model/test_model.py::test_the_model_check_catches_each_mutant",)}
+
 settings.register_profile("soak", max_examples=1000, deadline=None)  # pytest --hypothesis-profile=soak
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to the soak what would make every change wait too long."""
+    here = Path(__file__).parent
+    families: dict[str, dict[str, int]] = {}
+    for item in items:
+        case = getattr(item, "callspec", None)
+        if case is None or "dialect" not in case.params:
+            continue
+        dialect, name = str(case.params["dialect"]), item.nodeid.split("[")[0]
+        place = f"{item.path.relative_to(here).as_posix()}::{name.rpartition('::')[2]}"
+        if place in ON_DEMAND.get(dialect, ()):
+            item.add_marker(pytest.mark.soak)
+        if not place.startswith(DEAR):
+            continue
+        variant = "-".join(part for part in case.id.split("-") if part != dialect)
+        known = families.setdefault(name, {})
+        number = known.setdefault(variant, len(known))
+        if number % 2 != (dialect == "sqlite") and variant:
+            item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(scope="session")

@@ -122,8 +122,6 @@ def phone(text: str, default_region: str | None) -> str:
                 hint="write it with + and the country code, or set [phone] default_region",
             ) from None
         raise _refuse("it is not a phone number") from None
-    if number.extension:
-        raise _refuse("a number with an extension takes no text messages", hint="give the number alone")
     if not phonenumbers.is_possible_number(number):
         raise _refuse("no phone number of that country has this length", hint="check the digits and the country code")
     return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)

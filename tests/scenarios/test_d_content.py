@@ -278,7 +278,7 @@ def test_D9_no_blank_and_no_none_reaches_anybody(stage: Stage) -> None:
 PHONES: dict[str, dict[str, str | None]] = {  # by default region: as written, and what it means; None: refused
     "": {
         "2025550143": None, "+44 7700 900123": "+447700900123", "tel:+44-7700-900123": "+447700900123",
-        "+44 7700 900123 ext 5": None, "CALL ME": None,
+        "+44 7700 900123 ext 5": "+447700900123", "CALL ME": None,
     },
     "GB": {
         "07700 900123": "+447700900123", "0044 7700 900123": "+447700900123", "(07700) 900-123": "+447700900123",
