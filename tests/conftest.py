@@ -28,7 +28,7 @@ settings.register_profile("soak", max_examples=1000, deadline=None)  # pytest --
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to the soak what would make every change wait too long."""
     here = Path(__file__).parent
-    families: dict[str, dict[str, int]] = {}
+    families: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
         case = getattr(item, "callspec", None)
         if case is None or "dialect" not in case.params:
@@ -40,10 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not place.startswith(DEAR):
             continue
         variant = "-".join(part for part in case.id.split("-") if part != dialect)
-        known = families.setdefault(name, {})
-        number = known.setdefault(variant, len(known))
-        if number % 2 != (dialect == "sqlite") and variant:
-            item.add_marker(pytest.mark.soak)
+        families.setdefault(name, {}).setdefault(variant, []).append(item)
+    for variants in families.values():
+        for number, cases in enumerate(variants.values() if len(variants) > 1 else ()):
+            for item in cases[1 - number % 2 : 2 - number % 2] if len(cases) == 2 else ():
+                item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(scope="session")
