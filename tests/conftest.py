@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = f"{item.path.relative_to(here).as_posix()}::{name.rpartition('::')[2]}"
         if place in ON_DEMAND.get(dialect, ()):
             item.add_marker(pytest.mark.soak)
-        if not place.startswith(DEAR):
+        if not place.startswith(DEAR) or item.get_closest_marker("soak"):
             continue
         variant = "-".join(part for part in case.id.split("-") if part != dialect)
         families.setdefault(name, {}).setdefault(variant, []).append(item)
