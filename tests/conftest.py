@@ -15,8 +15,8 @@ from tests.postgres import Cluster
 
 INSTANCE = "test"
 
-# Every case of the lists below runs on both databases; in a family of cases that each start many processes, every
-# second case runs on SQLite and the others on Postgres, and the rest of the square in the soak.
+# Cases run on both databases. In the families below, which start many processes, every second one runs on SQLite and the
+# others on Postgres, and the rest of the square is for the soak (`-m soak`).
 DEAR = ("cli/", "scenarios/", "stories/", "test_auditor.py", "test_poisoned_rows.py", "ticks/test_gates.py",
         "test_trouble")  # fmt: skip
 ON_DEMAND = {"postgresql": ("model/test_model.py::test_the_model_check_catches_each_mutant",)}
@@ -39,8 +39,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.soak)
         if not place.startswith(DEAR) or item.get_closest_marker("soak"):
             continue
-        variant = "-".join(part for part in case.id.split("-") if part != dialect)
-        families.setdefault(name, {}).setdefault(variant, []).append(item)
+        variant = name + "-".join(part for part in case.id.split("-") if part != dialect)
+        # every reported fault is played on both databases; elsewhere a whole file is one family
+        family = name if place.startswith("scenarios/") else str(item.path)
+        families.setdefault(family, {}).setdefault(variant, []).append(item)
     for variants in families.values():
         for number, cases in enumerate(variants.values() if len(variants) > 1 else ()):
             for item in cases[1 - number % 2 : 2 - number % 2] if len(cases) == 2 else ():
