@@ -15,8 +15,8 @@ from tests.postgres import Cluster
 
 INSTANCE = "test"
 
-# Cases run on both databases. In the families below, which start many processes, every second one runs on SQLite and the
-# others on Postgres, and the rest of the square is for the soak (`-m soak`).
+# Cases run on both databases. In the families below, which start many processes, every second one runs on SQLite and
+# the others on Postgres, and the rest of the square is for the soak (`-m soak`).
 DEAR = ("cli/", "scenarios/", "stories/", "test_auditor.py", "test_poisoned_rows.py", "ticks/test_gates.py",
         "test_trouble")  # fmt: skip
 ON_DEMAND = {"postgresql": ("model/test_model.py::test_the_model_check_catches_each_mutant",)}
