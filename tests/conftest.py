@@ -11,9 +11,11 @@ import pytest
 from hypothesis import settings
 
 from notifyctl.ledger import schema
+from notifyctl.transports import registry
 from tests.postgres import Cluster
 
 INSTANCE = "test"
+KINDS = frozenset(registry.KINDS)
 
 # Cases run on both databases. In the families below, which start many processes, every second one runs on SQLite and
 # the others on Postgres, and the rest of the square is for the soak (`-m soak`).
@@ -47,6 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, cases in enumerate(variants.values() if len(variants) > 1 else ()):
             for item in cases[1 - number % 2 : 2 - number % 2] if len(cases) == 2 else ():
                 item.add_marker(pytest.mark.soak)
+
+
+@pytest.fixture(autouse=True)
+def _only_real_kinds() -> Iterator[None]:
+    """What a test has registered as a kind of transport is gone after it."""
+    yield
+    for kind in registry.KINDS.keys() - KINDS:
+        del registry.KINDS[kind]
 
 
 @pytest.fixture(scope="session")
