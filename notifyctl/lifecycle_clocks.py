@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from notifyctl.lifecycle_facts import Case, plus
-from notifyctl.model import Backoff, Receipts
+from notifyctl.model import Backoff, Receipts, Search
 
 
 class Clock(StrEnum):
@@ -25,6 +25,7 @@ class Clock(StrEnum):
     OLD = "old/limit/gate"
     DEADLINE = "deadline+margin"
     BACKOFF = "B"
+    AGAIN = "max(B, Retry-After), not before a look-up has settled"
     RETRY = "max(B, Retry-After)"
     WAIT = "Retry-After, else C"
     TRIES = "C"
@@ -62,6 +63,9 @@ def eligible_at(clock: Clock, case: Case) -> datetime | None:
             return plus(now, case.deadline + case.margin)
         case Clock.BACKOFF:
             return plus(now, backoff(lane.backoff, last, case.jitter))
+        case Clock.AGAIN:  # what was in doubt before may not be searchable yet: a second copy came at a person's word
+            settled = case.settle_delay if case.capabilities.search is not Search.NONE else 0.0
+            return plus(now, max(backoff(lane.backoff, last, case.jitter), settled, _asked_wait(case)))
         case Clock.RETRY:
             return plus(now, max(backoff(lane.backoff, last, case.jitter), _asked_wait(case)))
         case Clock.WAIT:

@@ -160,14 +160,24 @@ def taken_ids(tx: Tx, found: Sequence[tuple[int, str, str]]) -> set[int]:
     return {row[0] for row in tx.execute(_TAKEN_IDS, o=sorted(found))} if found else set()
 
 
-_ALIKE = """SELECT d.id FROM {o: id bigint} JOIN notify_delivery d ON d.id = o.id WHERE EXISTS (
-    SELECT 1 FROM notify_delivery x WHERE x.state IN ('ambiguous', 'sending') AND x.fingerprint = d.fingerprint
-      AND x.transport = d.transport AND x.id <> d.id)"""
+# An attempt nobody knows the end of, at that time to that address. What became of its delivery since (a dead letter, or
+# accepted by a second copy) says nothing of it; only a person's word that it failed does.
+_BESIDE = """SELECT 1 FROM notify_delivery x JOIN notify_attempt a ON a.delivery_id = x.id
+  WHERE %s AND x.id <> d.id AND x.reason <> 'marked_failed' AND a.outcome = 'ambiguous'
+    AND a.fingerprint = d.fingerprint AND a.transport = d.transport AND a.started BETWEEN o.since AND o.until"""
+
+_ALIKE = f"""SELECT d.id FROM {{o: id bigint, since timestamptz, until timestamptz}}
+  JOIN notify_delivery d ON d.id = o.id
+  WHERE EXISTS (SELECT 1 FROM notify_delivery x WHERE x.state IN ('ambiguous', 'sending')
+      AND x.fingerprint = d.fingerprint AND x.transport = d.transport AND x.id <> d.id)
+    OR EXISTS ({_BESIDE % "x.doubt_since IS NOT NULL AND x.fingerprint = d.fingerprint"})
+    OR EXISTS ({_BESIDE % "x.recipient_id = d.recipient_id AND x.channel = d.channel"})"""
 
 
-def alike(tx: Tx, deliveries: Sequence[int]) -> set[int]:
-    """Those beside which another of unknown outcome went to the same address: one message may be either of the two."""
-    return {row[0] for row in tx.execute(_ALIKE, o=ids(deliveries))} if deliveries else set()
+def alike(tx: Tx, found: Sequence[tuple[int, datetime, datetime]]) -> set[int]:
+    """Of these (delivery, since, until), those beside which another of unknown outcome went to the same address, or one
+    between these instants whatever became of it later: one message may be either of the two."""
+    return {row[0] for row in tx.execute(_ALIKE, o=sorted(found))} if found else set()
 
 
 # -- receipts whose deadline has passed -----------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from notifyctl.transports.base import Transport, Trouble
 # What is assumed of a transport that the configuration no longer names: nothing can be found or replayed.
 _UNKNOWN = Capabilities(channels=frozenset())
 SPREAD = timedelta(minutes=1)  # the provider's clock may differ from ours by as much
+_EVER = timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +115,7 @@ class Resolver:
                 recipient = destinations.bare(doubt.channel, stored)
             except InputError:
                 return None  # the address was erased or is none: several messages may be to nobody
-        key = self.run.keys.wire(doubt.idempotency_key)
-        since = None if doubt.since is None else doubt.since - SPREAD
-        longest = timedelta(seconds=transport.settings.deadline)
-        until = None if doubt.until is None else doubt.until + longest + SPREAD
+        key, (since, until) = self.run.keys.wire(doubt.idempotency_key), _span(doubt, transport)
         return lambda: transport.find(key, recipient, since, until)
 
     def turn(self, tx: Tx, group: Group) -> list[Move]:
@@ -154,8 +152,14 @@ class Resolver:
         for delivery, transport, remote_id in found:
             named.setdefault((transport, remote_id), []).append(delivery)
         twice = {delivery for several in named.values() if len(several) > 1 for delivery in several}
-        by_look = [delivery for delivery, transport, _ in found
-                   if self.transports[transport].capabilities.search is Search.RECIPIENT_TIME]  # fmt: skip
+        by_look = []
+        for doubt in (a.doubt for a in group.answers if isinstance(a.finding, Found)):
+            asked = self.transports[doubt.transport]
+            if asked.capabilities.search is Search.RECIPIENT_TIME:
+                since, until = _span(doubt, asked)
+                # whatever began an exchange before that may have been taken within it
+                begun = (since or tx.now - _EVER) - timedelta(seconds=asked.settings.deadline)
+                by_look.append((doubt.id, begun, until or tx.now))
         return twice | resolve.taken_ids(tx, found) | resolve.alike(tx, by_look)
 
     def _decide(self, answer: Answer, now: datetime, *, free: bool) -> Transition:
@@ -184,6 +188,15 @@ class Resolver:
             suppression=doubt.suppression, expires_at=None, now=now,
         )  # fmt: skip
         return refused.reason if refused else ""
+
+
+def _span(doubt: Doubt, transport: Transport) -> tuple[datetime | None, datetime | None]:
+    """When the provider may have taken it, by its own clock."""
+    longest = timedelta(seconds=transport.settings.deadline)
+    return (
+        None if doubt.since is None else doubt.since - SPREAD,
+        None if doubt.until is None else doubt.until + longest + SPREAD,
+    )
 
 
 def _jitter() -> float:

@@ -253,6 +253,73 @@ def test_two_that_look_alike_settle_neither(bench: Bench, monkeypatch: pytest.Mo
     assert bench.states() == {"ambiguous": 2}
 
 
+def test_reviewed_look_alikes_do_not_leave_their_find_to_the_last_of_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Prover, "finds", Found("m-the-only-one"))
+    monkeypatch.setattr(Prover, "search", Search.RECIPIENT_TIME)
+    for number in (1, 2):
+        bench.intend(number, to=f"lost@{DOMAIN}")
+    bench.dispatched()
+    bench.configure(lane={"ambiguous_review_after": "1s"})
+    bench.sql("UPDATE notify_delivery SET doubt_since = ?", _ago(bench, 60))
+    for _ in (1, 2):
+        bench.later()
+        assert bench.reconciled(3, limit=1)["dead_letter"] == 1
+    assert bench.states() == {"dead_letter": 2}
+
+
+def test_what_a_second_copy_settled_may_still_be_what_another_finds(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """e1 was sent again and that copy is known: the message that is found may be its first, as well as e2's."""
+    monkeypatch.setattr(Prover, "finds", Found("m-the-only-one"))
+    monkeypatch.setattr(Prover, "search", Search.RECIPIENT_TIME)
+    for number in (1, 2):
+        bench.intend(number, to=f"lost@{DOMAIN}", recipient="r-1")
+    bench.dispatched()
+    bench.sql(
+        "UPDATE notify_delivery SET state = 'accepted', doubt_since = NULL, accepted_at = updated_at, "
+        "remote_id = 'm-2' WHERE event_id = 'e1'"
+    )
+    bench.sql("DELETE FROM notify_work WHERE delivery_id = (SELECT id FROM notify_delivery WHERE event_id = 'e1')")
+    bench.later()
+    assert bench.reconciled(3)["found"] == 0
+    assert bench.delivery(2) == "ambiguous"
+
+
+def test_a_doubt_of_long_ago_stands_in_no_ones_way(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Prover, "finds", Found("m-the-only-one"))
+    monkeypatch.setattr(Prover, "search", Search.RECIPIENT_TIME)
+    bench.intend(1, to=f"lost@{DOMAIN}")
+    bench.dispatched()
+    bench.sql("UPDATE notify_delivery SET state = 'dead_letter', doubt_since = ?", LONG_AGO)
+    bench.sql("UPDATE notify_attempt SET started = ?, finished = ?", LONG_AGO, LONG_AGO)
+    bench.sql("DELETE FROM notify_work")
+    bench.intend(2, to=f"lost@{DOMAIN}")
+    bench.dispatched()
+    bench.later()
+    assert bench.reconciled()["found"] == 1
+    assert bench.delivery(2) == "accepted"
+
+
+def test_no_absence_is_believed_before_it_has_settled_also_not_behind_a_second_copy(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Prover, "takes", False)
+    bench.configure(relay={"settle_delay": "30m"})
+    bench.doubt()
+    done = bench.run("requeue", "1", "--accept-duplicate", "--reason", "asked", "--yes", "--json")
+    assert done.json["requeued"] == 1, done
+    monkeypatch.setattr(Prover, "submit", lambda *_: [Outcome(OutcomeKind.TEMPORARY_FAILURE, "busy")])
+    bench.dispatched()
+    assert (bench.delivery(1), bench.work()[0]) == ("ambiguous", "resolve")
+    assert bench.reconciled()["absent"] == 0
+    ((due, told),) = bench.sql("SELECT w.eligible_at, d.updated_at FROM notify_work w JOIN notify_delivery d "
+                               "ON d.id = w.delivery_id")  # fmt: skip
+    assert (_instant(due) - _instant(told)).total_seconds() >= 1800
+
+
 def test_an_id_that_another_delivery_has_is_not_taken(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.send()
     monkeypatch.setattr(Prover, "finds", Found(bench.remote_id(1)))
@@ -456,6 +523,10 @@ def test_the_receiving_region_cannot_be_the_lost_one(tmp_path: Path, migrated_ur
 def _raise_token(bench: Bench) -> bool:
     bench.sql("UPDATE notify_work SET fencing_token = fencing_token + 1, owner = 'another'")
     return True
+
+
+def _instant(stored: Any) -> datetime:
+    return stored if isinstance(stored, datetime) else datetime.fromisoformat(stored)
 
 
 def _ago(bench: Bench, seconds: float) -> str:
