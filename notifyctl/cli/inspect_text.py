@@ -17,6 +17,9 @@ WHAT = {
     "held_ambiguous": "in doubt: may have been accepted, nothing can tell",
     "unresolved": "accepted, but the receipt deadline passed",
     "unroutable": "of a lane that is not configured",
+    "refused": "refused before anything was sent: mend and requeue",
+    "deferred": "waiting until somebody mends what they need",
+    "stranded": "due for an hour in another region, and nobody is at it",
     "breaker_open": "transports that do not answer, or refuse this configuration",
 }
 Event = tuple[datetime, int, str, str]  # time, rank among those of the same instant, what, details
@@ -127,11 +130,11 @@ def _doubt(out: Output, delivery: Mapping[str, Any]) -> None:
     """How a person finds out, and what they then do."""
     if delivery["doubt_since"] is None or delivery["accepted_at"] is not None:
         return
-    key = delivery["wire_key"] or "(unknown)"
-    asked = f"Message-ID <{key}@...>" if delivery["channel"] == "email" else key
+    from notifyctl.ticks.explain import known_as
+
     out.text()
     out.text(out.bold("it may have been accepted: ask the provider, whose log knows it as"))
-    out.text(f"  {asked}")
+    out.text(f"  {known_as(delivery)}")
     for what, option in (("it was accepted", "--mark accepted"), ("it was not", "--mark failed"),
                          ("nobody can tell, and a second copy does no harm", "--accept-duplicate")):  # fmt: skip
         out.text(f"  {what}:")

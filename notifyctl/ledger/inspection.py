@@ -8,7 +8,7 @@ decoded, everything else as stored: addresses and variables too, which whoever s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -84,19 +84,29 @@ _REVIEW = """SELECT d.state, count(*) FROM notify_delivery d WHERE d.state IN ('
   GROUP BY d.state"""
 
 
+# Refused by ourselves before a byte went out: what a provider refuses has been charged.
+_REFUSED = """SELECT d.reason, count(*) FROM notify_delivery d
+  WHERE d.state = 'permanent_failure' AND d.attempts_used = 0 GROUP BY d.reason"""
+
+_DEFERRED = """SELECT d.reason, count(*) FROM notify_work w JOIN notify_delivery d ON d.id = w.delivery_id
+  WHERE w.step = 'send' AND w.tries > 0 AND d.reason IN (SELECT m.reason FROM {m: reason text}) GROUP BY d.reason"""
+
+
 @dataclass(slots=True)
 class Overview:
     """Live rows by state per (lane, region); seconds since the oldest due send of each was due; what waits for a
-    person: `held` in doubt, `review` by state."""
+    person: `held` in doubt, `review` by state, `refused` before anything was sent and `deferred` by reason."""
 
     live: dict[tuple[str, str], Counter[State]] = field(default_factory=dict)
     ages: dict[tuple[str, str], float] = field(default_factory=dict)
     held: int = 0
     review: dict[State, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    deferred: dict[str, int] = field(default_factory=dict)
 
 
-def overview(tx: Tx) -> Overview:
-    """Where everything stands that is not over."""
+def overview(tx: Tx, mendable: Iterable[str] = ()) -> Overview:
+    """Where everything stands that is not over; `mendable`: the reasons for which `deferred` rows are counted."""
     at, seen = tx.dialect.instant, Overview()
     for lane, region, step, state, count in tx.execute(_LIVE):
         states = seen.live.setdefault((lane, region), Counter())
@@ -111,6 +121,9 @@ def overview(tx: Tx) -> Overview:
         seen.ages[lane, region] = round((tx.now - due).total_seconds(), 3)
     seen.held = tx.execute(_HELD)[0][0]
     seen.review = {State(state): count for state, count in tx.execute(_REVIEW)}
+    seen.refused = dict(tx.execute(_REFUSED))
+    reasons = [(reason,) for reason in mendable]
+    seen.deferred = dict(tx.execute(_DEFERRED, m=reasons)) if reasons else {}
     return seen
 
 

@@ -7,7 +7,7 @@ fenced by (owner, token), so a late acceptance that raised the token in between 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,6 +21,7 @@ from notifyctl.lifecycle import Facts, Transition, Trigger
 from notifyctl.model import Channel, State, Step
 
 Pairs = Sequence[tuple[str, str]]  # (lane, region)
+STRANDED = timedelta(hours=1)  # work of another region that is overdue for so long: nobody seems to claim it
 
 # -- doubt ------------------------------------------------------------------------------------------------------
 
@@ -230,6 +231,17 @@ def overdue_transports(tx: Tx, *, lane: str, region: str, older_than: float) -> 
     return sorted(row[0] for row in tx.execute(_CHECKED_BY, lane=lane, region=region, before=before))
 
 
+_COUNT_OVERDUE = """SELECT count(*) FROM notify_work w JOIN notify_delivery d ON d.id = w.delivery_id
+  WHERE w.step = 'check' AND w.lane = :lane AND w.region = :region AND w.eligible_at <= :now
+    AND COALESCE(d.receipts_from, d.accepted_at) <= :before AND COALESCE(d.transport, '') = :transport"""
+
+
+def overdue(tx: Tx, *, lane: str, region: str, transport: str, older_than: float) -> int:
+    """How many checks `claim_overdue` would take, leases and limits aside."""
+    before = tx.now - timedelta(seconds=older_than)
+    return int(tx.execute(_COUNT_OVERDUE, lane=lane, region=region, transport=transport, before=before)[0][0])
+
+
 # -- expired sends ----------------------------------------------------------------------------------------------
 
 # Unowned, or its owner's lease has passed; claimed rows are their owner's to judge. Also behind closed gates. CROSS
@@ -305,13 +317,20 @@ def take_over(tx: Tx, *, lost: str, region: str, run: str, limit: int) -> int:
     return len(chosen)
 
 
-_PLACES = "SELECT w.lane, w.region, count(*), min(w.eligible_at) FROM notify_work w GROUP BY w.lane, w.region"
+_PLACES = """SELECT w.lane, w.region, count(*), min(w.eligible_at),
+    max(CASE WHEN w.owner IS NOT NULL THEN w.eligible_at END) FROM notify_work w GROUP BY w.lane, w.region"""
 
 
-def places(tx: Tx) -> list[tuple[str, str, int, datetime | None]]:
-    """Every (lane, region) with work: how many rows, and since when the oldest of them is due or owned."""
-    at = tx.dialect.instant
-    return [(lane, region, count, at(oldest)) for lane, region, count, oldest in tx.execute(_PLACES)]
+def unclaimed(tx: Tx, *, lanes: Collection[str], region: str) -> list[tuple[str, str, int]]:
+    """(lane, region, rows) of work that nobody seems to claim: of no configured lane, or of another region, where it
+    has been due for `STRANDED` and nobody is at any of it."""
+    at, late, found = tx.dialect.instant, tx.now - STRANDED, []
+    for lane, home, count, *times in tx.execute(_PLACES):
+        oldest, leased = at(times[0]), at(times[1])
+        stranded = home != region and oldest is not None and oldest < late and (leased is None or leased <= tx.now)
+        if lane not in lanes or stranded:
+            found.append((lane, home, count))
+    return found
 
 
 # -- what is due, for --dry-run ---------------------------------------------------------------------------------------

@@ -14,11 +14,12 @@ from typing import Any
 
 from notifyctl import pacing
 from notifyctl.config import Config
+from notifyctl.errors import InputError
 from notifyctl.ledger import gate, inspection
 from notifyctl.ledger.database import Tx
 from notifyctl.ledger.gate import Gate
 from notifyctl.ledger.inspection import Found, Row
-from notifyctl.model import ConsentMode, Rate, State, Step
+from notifyctl.model import Channel, ConsentMode, Rate, State, Step
 from notifyctl.pacing import LimitKey, Meter
 from notifyctl.policy import check
 
@@ -79,6 +80,19 @@ def explain(
     if delivery["region"] != config.region:
         return [Why("other_region", None, f"waits for a dispatch of region {delivery['region'] or '(none)'}")]
     return [Why(DUE, None, f"the lease of run {work['owner']} has passed" if work["owner"] else "")]
+
+
+def known_as(delivery: Mapping[str, Any]) -> str:
+    """What the provider's log knows a delivery as: its Message-ID, or the key that a text message carries."""
+    key = delivery["wire_key"]
+    if not key or delivery["channel"] != Channel.EMAIL:
+        return key or "(unknown)"
+    from notifyctl.compose.message import message_id
+
+    try:
+        return f"Message-ID {message_id(key, delivery['sender'] or '')}"
+    except InputError:  # nothing is pinned any more
+        return f"Message-ID <{key}@...>"
 
 
 def can_go_at(why: list[Why], now: datetime) -> datetime | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from notifyctl.config import Config
-from notifyctl.ledger import gate, inspection
+from notifyctl.ledger import gate, inspection, resolve
 from notifyctl.ledger.database import Tx
 from notifyctl.ledger.gate import Gate
 from notifyctl.ledger.inspection import Overview
@@ -16,16 +16,23 @@ from notifyctl.model import State
 from notifyctl.ticks.gates import before, shown
 
 LAST_RUNS = 10
+# What waits until a person mends the template, the topic, the lane or the sender it needs.
+MENDABLE = ("template_unknown", "topic_unknown", "lane_serves_another_channel", "sender_invalid")
+# Refusals in which nobody made a mistake.
+_NO_MISTAKE = frozenset({"smtputf8_unsupported", "destination_changed"})
 LIVE = (State.QUEUED, State.SENDING, State.TEMPORARY_FAILURE, State.AMBIGUOUS, State.ACCEPTED, State.PENDING)
 
 
 def overview(tx: Tx, config: Config) -> dict[str, Any]:
     """The JSON document of `inspect`. A lane that is not configured has no objective."""
-    seen, gates = inspection.overview(tx), gate.look(tx)
+    seen, gates = inspection.overview(tx, MENDABLE), gate.look(tx)
+    elsewhere = Counter[str]()
+    for lane, region, count in resolve.unclaimed(tx, lanes=config.lanes, region=config.region):
+        elsewhere[region] += count if lane in config.lanes else 0  # the others are listed by their lane
     places = seen.live.keys() | {(lane, config.region) for lane in config.lanes}
     return {
         "lanes": [_lane(seen, config, gates, place) for place in sorted(places)],
-        "needs_person": _needs_person(seen, config, gates),
+        "needs_person": _needs_person(seen, config, gates, elsewhere),
         "runs": inspection.runs(tx, LAST_RUNS),
     }
 
@@ -46,7 +53,9 @@ def _lane(
     }
 
 
-def _needs_person(seen: Overview, config: Config, gates: Sequence[Gate]) -> list[dict[str, Any]]:
+def _needs_person(
+    seen: Overview, config: Config, gates: Sequence[Gate], elsewhere: Mapping[str, int]
+) -> list[dict[str, Any]]:
     """What no tick settles by itself, each with the command that lists it. Doubt that reconcile still looks up is not
     among it."""
     found = [
@@ -62,6 +71,15 @@ def _needs_person(seen: Overview, config: Config, gates: Sequence[Gate]) -> list
         # with its states, so that the list follows their index and not the whole history
         filters = " ".join(f"--state {state}" for state in LIVE if states[state])
         found.append(_entry("unroutable", states.total(), f"--lane {shlex.quote(lane)} {filters}"))
+    for reason, count in sorted(seen.refused.items()):
+        if reason not in _NO_MISTAKE:
+            found.append(_entry("refused", count, f"--state permanent_failure --reason {shlex.quote(reason)}"))
+    for reason, count in sorted(seen.deferred.items()):
+        waiting = " ".join(f"--state {state}" for state in (State.QUEUED, State.TEMPORARY_FAILURE, State.AMBIGUOUS))
+        found.append(_entry("deferred", count, f"{waiting} --reason {shlex.quote(reason)}"))
+    for region, count in sorted(elsewhere.items()):
+        command = f"notifyctl reconcile --take-over {shlex.quote(region)} --dry-run"
+        found.append({"what": "stranded", "count": count, "command": command})
     broken = sum(one.kind == "breaker" and one.scope == "transport" for one in gates)
     found.append({"what": "breaker_open", "count": broken, "command": "notifyctl lane list"})
     return [entry for entry in found if entry["count"]]

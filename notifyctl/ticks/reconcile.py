@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import timedelta
 from queue import Empty
 from typing import Any
 
@@ -34,7 +33,6 @@ from notifyctl.transports.base import Transport
 from notifyctl.transports.registry import open_transport
 
 PAGE = 200  # rows that one transaction lapses, expires or takes over
-STRANDED = timedelta(hours=1)  # work of another region that is overdue for so long: nobody seems to claim it
 
 
 class Reconcile:
@@ -92,6 +90,8 @@ class Reconcile:
             return resolve.due(tx, self.pairs)
 
         due = self.run.ledger.read(look)
+        for lane in self.lanes.values():
+            self.report.counts["unresolved"] += self._overdue_receipts(lane)
         self.report.counts["leases_recovered"] = due[Trigger.LAPSE]
         self.report.counts["expired"] = due[Trigger.EXPIRY_SWEEP]
         return {**self.document(), "in_doubt": due[Trigger.CANNOT_TELL]}
@@ -174,6 +174,7 @@ class Reconcile:
                         lease=lane.lease, transports=[name], older_than=older_than,
                     )  # fmt: skip
                     self._done(len(checks))
+                    self.report.counts["leases_recovered"] += sum(check.recovered for check in checks)
                     if checks:
                         group = Checks(silent=[(check, Trigger.RECEIPT_DEADLINE) for check in checks])
                         done = self.run.ledger.transact(
@@ -199,13 +200,24 @@ class Reconcile:
             ends[name] = deadline + (lane.receipt.cap if asked else 0.0)
         return ends
 
+    def _overdue_receipts(self, lane: Lane) -> int:
+        """How many checks of a lane would end as unresolved: of transports that only bounce none does."""
+        silent = (Receipts.NONE, Receipts.BOUNCES_ONLY)
+        ends = {
+            name: older_than for name, older_than in self._overdue(lane).items()
+            if (known := self.transports.get(name)) is None or known.capabilities.receipts not in silent
+        }  # fmt: skip
+        return self.run.ledger.read(
+            lambda tx: sum(
+                resolve.overdue(tx, lane=lane.name, region=self.region, transport=name, older_than=older_than)
+                for name, older_than in ends.items()
+            )
+        )
+
     def _unroutable(self, tx: Tx) -> int:
         """Rows of no configured lane, and those of another region that have long been due."""
-        lanes, total = self.run.config.lanes, 0
-        for lane, region, count, oldest in resolve.places(tx):
-            stranded = region != self.region and oldest is not None and oldest < tx.now - STRANDED
-            total += count if lane not in lanes or stranded else 0
-        return total
+        found = resolve.unclaimed(tx, lanes=self.run.config.lanes, region=self.region)
+        return sum(count for _, _, count in found)
 
     # -- doubt --------------------------------------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ CREATE INDEX notify_delivery_wire ON notify_delivery (wire_key) WHERE wire_key I
 CREATE INDEX notify_delivery_created ON notify_delivery (created_at);
 CREATE INDEX notify_delivery_expiry ON notify_delivery (expires_at)
   WHERE expires_at IS NOT NULL AND accepted_at IS NULL AND settled_at IS NULL;
+CREATE INDEX notify_delivery_refused ON notify_delivery (reason) WHERE state = 'permanent_failure' AND attempts_used = 0;
 CREATE INDEX notify_delivery_doubt ON notify_delivery (fingerprint) WHERE doubt_since IS NOT NULL;
 CREATE INDEX notify_delivery_batch ON notify_delivery (batch) WHERE batch IS NOT NULL;
 

@@ -121,6 +121,44 @@ def test_what_needs_a_person_comes_with_the_command_that_lists_it(desk: Desk) ->
     assert "not configured" in desk.show()
 
 
+def test_what_a_person_must_mend_is_listed_by_its_reason(desk: Desk) -> None:
+    desk.settle(desk.put("refused"), "permanent_failure", "variable_missing")
+    desk.settle(desk.put("nobody's mistake"), "permanent_failure", "smtputf8_unsupported")
+    bounced = desk.put("by the provider")
+    desk.settle(bounced, "permanent_failure", "rejected")
+    desk.database.execute("UPDATE notify_delivery SET attempts_used = 1 WHERE id = ?", bounced)
+    waits, busy = desk.put("waits"), desk.put("busy")
+    desk.database.execute("UPDATE notify_work SET tries = 2")
+    desk.database.execute("UPDATE notify_delivery SET reason = 'topic_unknown' WHERE id = ?", waits)
+    desk.database.execute("UPDATE notify_delivery SET reason = 'connection_refused' WHERE id = ?", busy)
+    needs = desk.folder.json("inspect")["needs_person"]
+    assert [(one["what"], one["count"]) for one in needs] == [("refused", 1), ("deferred", 1)]
+    listed = [desk.lines(*one["command"].removeprefix("notifyctl inspect ").split()) for one in needs]
+    assert [[row["event_id"] for row in rows] for rows in listed] == [["refused"], ["waits"]]
+    assert "mend and requeue" in desk.show()
+
+
+def test_what_another_region_has_left_lying_comes_with_the_way_to_take_it(desk: Desk) -> None:
+    desk.put("far", region="o'er there", due_at="2026-01-01T00:00:00Z")
+    (need,) = desk.folder.json("inspect")["needs_person"]
+    assert (need["what"], need["count"]) == ("stranded", 1)
+    done = subprocess.run(
+        ["/bin/sh", "-c", need["command"].replace("notifyctl", " ".join(command()), 1) + " --json"],
+        cwd=desk.folder.path, env=environment(), capture_output=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["taken_over"] == 1
+    assert "another region" in desk.show()
+
+
+def test_doubt_about_a_mail_names_its_whole_message_id(desk: Desk) -> None:
+    number = desk.put("order")
+    desk.database.execute(
+        "UPDATE notify_delivery SET state = 'ambiguous', doubt_since = '2026-01-01T00:00Z', wire_key = 'abcd', "
+        "sender = 'Shop <no-reply@shop.example>' WHERE id = ?", number,
+    )  # fmt: skip
+    assert "Message-ID <abcd@shop.example>" in desk.show("delivery", str(number))
+
+
 def test_a_transport_that_refuses_needs_a_person(desk: Desk) -> None:
     desk.database.insert(
         "notify_gate", scope="transport", name="out", kind="breaker", until="2099-01-01 00:00:00Z",

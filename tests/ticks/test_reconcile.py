@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -12,15 +15,19 @@ from typing import Any, ClassVar
 
 import pytest
 
+from notifyctl import lifecycle
 from notifyctl.ledger import resolve
 from notifyctl.ledger.claim import Cursor
-from notifyctl.model import Absent, CannotTell, Finding, Found, Outcome, OutcomeKind, Search
+from notifyctl.ledger.record import Result, record
+from notifyctl.lifecycle import Facts
+from notifyctl.model import Absent, CannotTell, Finding, Found, Outcome, OutcomeKind, Search, State, Step
 from notifyctl.settings import TransportSettings
 from notifyctl.ticks import lanes
+from notifyctl.ticks.judge import Judge
 from notifyctl.ticks.reconcile import Reconcile
 from notifyctl.transports.base import Trouble
 from tests.cli.rig import environment
-from tests.scripted import Desk, Scripted, append, lines
+from tests.scripted import NOON, Desk, Scripted, append, lines
 from tests.site import DOMAIN, LONG_AGO, Site
 from tests.smtp_server import SmtpServer
 
@@ -384,6 +391,48 @@ def test_an_expired_send_ends_also_behind_a_closed_gate(bench: Bench) -> None:
     assert (bench.delivery(1, "state, reason"), bench.delivery(2)) == (("expired", "expired"), "queued")
 
 
+def test_a_rehearsal_says_what_is_due_and_writes_nothing(bench: Bench) -> None:
+    bench.send()
+    bench.sql("UPDATE notify_delivery SET accepted_at = ?", LONG_AGO)
+    bench.doubt(2)
+    bench.intend(3, expires_at=LONG_AGO)
+    bench.intend(4, region="lost")
+    before = _everything(bench)
+    with bench._run("reconcile") as run:
+        said = Reconcile(run, lanes.chosen(run.config, [], None), "", lost="lost").rehearse()
+    assert {name: said[name] for name in ("run", "unresolved", "in_doubt", "expired", "taken_over")} == {
+        "run": None, "unresolved": 1, "in_doubt": 1, "expired": 1, "taken_over": 1,
+    }  # fmt: skip
+    assert _everything(bench) == before
+    assert lines(bench.provider / "finds.jsonl") == []
+    done = bench.reconciled(3, lost="lost")
+    assert [done[name] for name in ("unresolved", "found", "expired", "taken_over")] == [1, 1, 1, 1]
+
+
+def test_a_check_whose_owner_died_is_a_recovered_lease(bench: Bench) -> None:
+    bench.send()
+    bench.sql("UPDATE notify_delivery SET accepted_at = ?", LONG_AGO)
+    bench.sql("UPDATE notify_work SET owner = 'dead'")
+    bench.later()
+    done = bench.reconciled(3)
+    assert (done["unresolved"], done["leases_recovered"]) == (1, 1)
+
+
+def test_an_accepted_message_whose_transport_only_bounces_is_at_rest_at_its_deadline(
+    tmp_path: Path, migrated_url: str
+) -> None:
+    with Bench(tmp_path / "site", migrated_url, "bounces_only") as bench:
+        bench.send()
+        bench.later()
+        assert bench.reconciled()["run"] is None
+        bench.sql("UPDATE notify_delivery SET accepted_at = ?", LONG_AGO)
+        bench.later()
+        done = bench.reconciled()
+        assert (done["run"] is None, done["unresolved"]) == (False, 0)
+        assert bench.delivery(1, "state, reason") == ("accepted", "no_receipt_expected")
+        assert bench.sql("SELECT count(*) FROM notify_work") == [(0,)]
+
+
 def test_a_claimed_send_is_its_owners_to_expire(bench: Bench) -> None:
     bench.intend(1, expires_at=LONG_AGO)
     bench.sql("UPDATE notify_work SET owner = 'somebody', eligible_at = ?", _ago(bench, -60))
@@ -403,6 +452,26 @@ def test_a_taken_over_region_goes_on_here_and_its_old_owner_is_fenced(bench: Ben
     assert bench.sql("SELECT DISTINCT owner FROM notify_work") == [(None,)]
     assert [r for (r,) in bench.sql("SELECT region FROM notify_delivery ORDER BY id")] == ["", "", "other"]
     assert bench.dispatched()["accepted"] == 2
+
+
+def test_a_large_region_is_taken_over_in_pages_and_within_the_limit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["notifyctl.ticks.reconcile"], "PAGE", 2)
+    for number in range(1, 8):
+        bench.intend(number, region="lost")
+    pages: list[int] = []
+    take_over = resolve.take_over
+
+    def watched(tx: Any, **given: Any) -> int:
+        pages.append(take_over(tx, **given))
+        return pages[-1]
+
+    monkeypatch.setattr(resolve, "take_over", watched)
+    assert bench.reconciled(lost="lost", limit=3)["taken_over"] == 3
+    assert bench.reconciled(lost="lost")["taken_over"] == 4
+    assert max(pages) == 2
+    assert lines(bench.provider / "sent.jsonl") == []
 
 
 @pytest.mark.parametrize(
@@ -428,6 +497,103 @@ def test_what_no_lane_claims_is_counted(bench: Bench) -> None:
     bench.intend(1, lane="nobody")
     bench.intend(2)
     assert bench.reconciled()["unroutable"] == 1
+
+
+def test_what_another_region_has_left_lying_is_counted_unless_somebody_is_at_it(bench: Bench) -> None:
+    bench.intend(1, region="elsewhere")
+    bench.intend(2, region="elsewhere")
+    assert bench.reconciled()["unroutable"] == 0
+    bench.later()
+    assert bench.reconciled()["unroutable"] == 2
+    bench.sql("UPDATE notify_work SET owner = 'there', eligible_at = ? WHERE delivery_id = 1", _ago(bench, -60))
+    assert bench.reconciled()["unroutable"] == 0
+
+
+def test_a_late_acceptance_that_comes_during_the_look_up_stands(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody learns of the acceptance while reconcile asks; what reconcile concludes meanwhile is fenced off."""
+    monkeypatch.setattr(Prover, "window", 86400.0)
+    bench.doubt()
+
+    def find(*_: Any) -> Finding:
+        with bench._run("dispatch") as run:
+            judge = Judge({lane.name: lane for lane in lanes.chosen(run.config, [], None)}, {})
+            outcome = Outcome(OutcomeKind.ACCEPTED, remote_ids=("m-late",))
+            facts = Facts(State.SENDING, Step.RESOLVE, owned=True)
+            told = lifecycle.after(facts, outcome, NOON, judge.lanes["email"], Prover.CAPABILITIES)
+            result = Result(1, 1, 0, State.SENDING, outcome, told, 1.0)
+            run.ledger.transact(
+                lambda tx: record(tx, run="gone", results=[result], late=lambda row, o: judge.late(row, o, tx.now))
+            )
+        return CannotTell()
+
+    monkeypatch.setattr(Prover, "find", find)
+    done = bench.reconciled()
+    assert (done["mandated"], done["held"]) == (0, 0)
+    assert bench.delivery(1, "state, remote_id, doubt_since") == ("accepted", "m-late", None)
+    bench.later()
+    assert bench.dispatched()["claimed"] == 0
+    assert copies(bench) == 1
+
+
+def test_two_at_once_decide_about_each_delivery_once(bench: Bench) -> None:
+    for number in range(1, 41):
+        bench.intend(number, to=f"lost{number}@{DOMAIN}")
+    assert bench.dispatched()["ambiguous"] == 40
+    bench.later()
+    both = [bench.start("reconcile", "--json", env=environment()) for _ in (1, 2)]
+    done = [one.result() for one in both]
+    assert [one.code for one in done] == [0, 0], done
+    assert sum(one.json["found"] for one in done) == 40
+    assert bench.states() == {"accepted": 40}
+    assert all(bench.trail(n) == ["queued", "sending", "ambiguous", "accepted"] for n in range(1, 41))
+
+
+def test_a_signal_lets_look_ups_end_and_claims_no_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.configure(lane={"concurrency": 2})
+    for number in range(1, 11):
+        bench.intend(number, to=f"lost{number}@{DOMAIN}")
+    bench.dispatched()
+    bench.later()
+    found, once = Prover.find, threading.Lock()
+
+    def find(self: Prover, key: str, *more: Any) -> Finding:
+        if once.acquire(blocking=False):  # a second signal would end the process at once
+            os.kill(os.getpid(), signal.SIGTERM)
+        return found(self, key, *more)
+
+    monkeypatch.setattr(Prover, "find", find)
+    done = bench.reconciled()
+    assert done["drained"]
+    assert 0 < done["found"] < 10
+    assert bench.sql("SELECT count(*) FROM notify_work WHERE owner IS NOT NULL") == [(0,)]
+    bench.later()
+    monkeypatch.setattr(Prover, "find", found)
+    assert done["found"] + bench.reconciled()["found"] == 10
+
+
+def test_a_look_up_that_outlives_the_drain_is_left_to_its_lease(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.configure(relay={"drain": "1ms"})
+    bench.doubt()
+    answers = threading.Event()
+
+    def find(*_: Any) -> Finding:
+        os.kill(os.getpid(), signal.SIGTERM)
+        answers.wait(30)
+        return CannotTell()
+
+    monkeypatch.setattr(Prover, "find", find)
+    try:
+        assert not bench.reconciled(75)["drained"]
+    finally:
+        answers.set()
+    assert bench.delivery(1) == "ambiguous"
+    monkeypatch.undo()
+    bench.later()
+    assert bench.sql("SELECT step FROM notify_work") == [("resolve",)]
 
 
 def test_a_transport_that_is_gone_can_prove_nothing(bench: Bench) -> None:
@@ -523,6 +689,11 @@ def test_the_receiving_region_cannot_be_the_lost_one(tmp_path: Path, migrated_ur
 def _raise_token(bench: Bench) -> bool:
     bench.sql("UPDATE notify_work SET fencing_token = fencing_token + 1, owner = 'another'")
     return True
+
+
+def _everything(bench: Bench) -> list[Any]:
+    tables = ("delivery", "work", "attempt", "transition", "run", "pace", "gate", "cursor")
+    return [bench.sql(f"SELECT * FROM notify_{table} ORDER BY 1, 2") for table in tables]
 
 
 def _instant(stored: Any) -> datetime:
