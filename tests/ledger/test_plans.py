@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from notifyctl.ledger import claim as claiming
-from notifyctl.ledger import gate, receipts
+from notifyctl.ledger import gate, receipts, resolve
 from notifyctl.ledger import record as recording
 from notifyctl.ledger.database import Tx
 from notifyctl.model import Outcome, OutcomeKind, Rate, Receipt, ReceiptStatus
@@ -155,4 +155,41 @@ def test_no_statement_of_a_poll_walks_over_the_history(explained: Workbench) -> 
         receipts.advance(tx, [receipts.Advance(feeds[0], "1", 60.0, False)], run="run-1")
 
     ledger.transact(turn)
+    assert not bench.scans, "\n".join(map(str, bench.scans))  # type: ignore[attr-defined]
+
+
+def test_no_statement_of_a_reconcile_walks_over_the_history(explained: Workbench) -> None:
+    bench = explained
+    bench.execute("UPDATE notify_delivery SET remote_id = 'm-' || id, fingerprint = 'f', transport = 'relay', "
+                  "reason = 'x' WHERE event_id LIKE 'old%'")  # fmt: skip
+    bench.deliveries(40)
+    bench.execute("UPDATE notify_attempt SET fingerprint = 'f', remote_id = 'm'")
+    bench.execute("INSERT INTO notify_attempt (delivery_id, number, run, fencing_token, transport, started, finished, "
+                  "outcome, fingerprint) SELECT id, 1, 'r', 1, 'relay', :now, :now, 'ambiguous', recipient_id "
+                  "FROM notify_delivery WHERE lane = 'email' AND state = 'queued'")  # fmt: skip
+    bench.execute("UPDATE notify_delivery SET transport = 'relay', fingerprint = recipient_id, doubt_since = :now, "
+                  "state = 'ambiguous' WHERE lane = 'email' AND state = 'queued'")  # fmt: skip
+    bench.execute("UPDATE notify_work SET step = 'resolve' WHERE lane = 'email'")
+    bench.execute("ANALYZE")
+    bench.scans.clear()  # type: ignore[attr-defined]
+    ledger, pairs = bench.ledger, [("email", "")]
+    doubts, _ = resolve.claim_doubt(
+        ledger, run="run-1", lane="email", region="", limit=20, lease=60, after=claiming.Cursor(), but=["broken"]
+    )
+    assert len(doubts) == 20
+
+    def turn(tx: Tx) -> None:
+        resolve.doubtful_transports(tx, pairs)
+        later = tx.now + timedelta(seconds=60)
+        assert resolve.alike(tx, [(one.id, tx.now - timedelta(hours=1), later) for one in doubts]) == set()
+        assert resolve.taken_ids(tx, [(one.id, "relay", f"n-{one.id}") for one in doubts]) == set()
+        assert resolve.expired(tx, pairs=pairs, limit=10) == []
+        resolve.due(tx, pairs)
+        resolve.overdue_transports(tx, lane="email", region="", older_than=60.0)
+        resolve.overdue(tx, lane="email", region="", transport="relay", older_than=60.0)
+
+    ledger.transact(turn)
+    resolve.claim_overdue(
+        ledger, run="run-1", lane="email", region="", limit=10, lease=60.0, transports=["relay"], older_than=60.0
+    )
     assert not bench.scans, "\n".join(map(str, bench.scans))  # type: ignore[attr-defined]
