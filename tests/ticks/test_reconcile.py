@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from email import message_from_bytes
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ from notifyctl.transports.base import Trouble
 from tests.cli.rig import environment
 from tests.scripted import NOON, Desk, Scripted, append, lines
 from tests.site import DOMAIN, LONG_AGO, Site
-from tests.smtp_server import SmtpServer
+from tests.smtp_server import Rule, SmtpServer
 
 
 class Prover(Scripted):
@@ -162,6 +163,25 @@ def test_a_replay_that_would_differ_is_held_as_changed(bench: Bench, monkeypatch
     assert (done["held"], bench.delivery(1, "state, reason")) == (1, ("ambiguous", "content_changed"))
     assert bool(bench.work()[2])
     assert copies(bench) == 1
+
+
+def test_a_replay_does_not_follow_its_recipient_to_another_address(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Prover, "window", 86400.0)
+    monkeypatch.setattr(Prover, "finds", CannotTell())
+    move = "INSERT INTO notify_endpoint (recipient_id, channel, address) VALUES ('r-1', 'email', ?)"
+    bench.sql(move, f"lost1@{DOMAIN}")
+    bench.intend(1)
+    bench.sql("UPDATE notify_delivery SET destination = NULL")
+    assert bench.dispatched()["ambiguous"] == 1
+    bench.later()
+    assert bench.reconciled()["mandated"] == 1
+    bench.sql(move, f"moved@{DOMAIN}")
+    assert bench.dispatched()["held"] == 1
+    assert bench.delivery(1, "state, reason") == ("ambiguous", "destination_changed")
+    assert bench.work()[:2] == ("resolve", None)
+    assert [one["to"] for one in lines(bench.provider / "sent.jsonl")] == [f"lost1@{DOMAIN}"]
 
 
 def test_a_window_that_has_closed_is_no_mandate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -643,6 +663,32 @@ def test_smtp_proves_nothing_so_a_lost_reply_is_held_then_reviewed(tmp_path: Pat
         assert "review_passed (1)" in done.err
         assert site.delivery(1) == "dead_letter"
         assert server.messages == []
+
+
+def test_a_mail_whose_reply_is_lost_goes_again_only_at_a_persons_word(tmp_path: Path, migrated_url: str) -> None:
+    """On the wire: taken, and no reply to the final dot. Held at once, nothing sends it, and its review ends it."""
+    hangs = Rule("dot", hang=True, times=1)
+    with SmtpServer(hangs) as server, Site(tmp_path / "site", migrated_url, port=server.port) as site:
+        site.publish()
+        site.configure(relay={"deadline": "2s"})
+        site.enqueue(1)
+        done = site.dispatch()
+        assert (done.code, done.json["ambiguous"], done.json["held"]) == (3, 1, 1), done
+        done = site.run("reconcile", env=environment())
+        assert (done.code, done.out, done.err) == (0, "", "")
+        assert site.dispatch().json["claimed"] == 0
+        site.sql("UPDATE notify_delivery SET doubt_since = ?", LONG_AGO)
+        site.later()
+        assert site.run("reconcile", "--json").code == 3
+        assert site.delivery(1, "state, reason") == ("dead_letter", "review_passed")
+        assert len(server.messages) == 1
+        assert site.run("requeue", "1", "--reason", "again", "--yes", "--json").json["refused"] == 1
+        done = site.run("requeue", "1", "--accept-duplicate", "--reason", "again", "--yes", "--json")
+        assert done.json["requeued"] == 1
+        assert site.dispatch().json["accepted"] == 1
+        first, second = (message_from_bytes(message.raw) for message in server.messages)
+        assert (first["Message-ID"], first["Date"]) == (second["Message-ID"], second["Date"])
+        assert site.dispatch().json["claimed"] == 0
 
 
 @pytest.mark.parametrize("written", [True, False])
