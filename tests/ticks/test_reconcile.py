@@ -628,6 +628,21 @@ def test_a_transport_that_is_gone_can_prove_nothing(bench: Bench) -> None:
     assert bench.reconciled(3)["held"] == 1
 
 
+def test_a_transport_whose_secret_is_missing_keeps_only_its_own_doubt_waiting(bench: Bench) -> None:
+    bench.settings["transports.other"] = {
+        "kind": "smtp", "host": "127.0.0.1", "port": 1, "from": "no-reply@shop.example", "username": "u",
+        "password_file": "no-such-file",
+    }  # fmt: skip
+    bench.configure()
+    bench.doubt(1)
+    bench.doubt(2)
+    bench.sql("UPDATE notify_delivery SET transport = 'other' WHERE event_id = 'e2'")
+    before = bench.sql("SELECT * FROM notify_work WHERE delivery_id = 2")
+    assert bench.reconciled(78)["found"] == 1
+    assert (bench.delivery(1), bench.delivery(2)) == ("accepted", "ambiguous")
+    assert bench.sql("SELECT * FROM notify_work WHERE delivery_id = 2") == before
+
+
 def test_a_limit_holds_for_everything_a_run_decides(bench: Bench) -> None:
     for number in range(1, 6):
         bench.intend(number, to=f"lost{number}@{DOMAIN}")
