@@ -779,7 +779,7 @@ def test_whatever_transports_answer_attempts_are_bounded_and_it_comes_to_rest(da
             owned=not made.release_owner,
         )  # fmt: skip
 
-    for turn in range(2000):
+    for turn in range(10_000):  # an hour until it gives up, in waits of about a second at the shortest
         if facts.step is None:
             break
         assert facts.eligible_at is not None
