@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from notifyctl.cli.options import DryRun, Lanes, Region, Session, command, family
+from notifyctl.cli.options import DryRun, Lanes, Limit, MaxSeconds, Region, Session, command, family
 from notifyctl.errors import EXIT_OK, UsageError
 
 if TYPE_CHECKING:
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 app = family()
 
-Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many rows in this run.")]
-MaxSeconds = Annotated[
-    float, typer.Option("--max-seconds", metavar="S", min=0.0, help="Claim nothing more after so long.")
-]
 Channels = Annotated[str | None, typer.Option("--channel", metavar="CHANNEL", help="Only lanes of this channel.")]
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", min=1, help="Rows per claim.")]
 Concurrency = Annotated[int | None, typer.Option("--concurrency", metavar="N", min=1, help="Exchanges at once.")]
@@ -41,6 +37,7 @@ def dispatch(
     """Claim what is due, submit it, record what happened, and exit."""
     from notifyctl.model import Channel
     from notifyctl.ticks import lanes as choosing
+    from notifyctl.ticks.report import COUNTS
     from notifyctl.ticks.run import Run
 
     config = session.config
@@ -60,23 +57,11 @@ def dispatch(
         if session.out.json:
             session.out.document(tick.document())
         else:
-            _say(session, tick.document(), tick.report.reasons, code, partial(_next, ledger, chosen, home))
+            idle = partial(_next, ledger, chosen, home)
+            session.out.ran("dispatch", tick.document(), COUNTS, tick.report.reasons, code, idle=idle)
         return code
     finally:
         ledger.close()
-
-
-def _say(
-    session: Session, document: dict[str, Any], reasons: dict[str, int], code: int, later: Callable[[], str]
-) -> None:
-    """A line for a terminal; under cron only where a person is needed."""
-    counts = [f"{document[name]} {name.replace('_', ' ')}" for name in _SHOWN if document[name]]
-    line = f"dispatch: {', '.join(counts) or 'nothing due'} in {document['seconds']:.1f} s"
-    if code == EXIT_OK:
-        session.out.summary(line if counts or not session.out.talks else f"{line}{later()}")
-        return
-    why = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items(), key=lambda r: -r[1])[:5])
-    session.out.complain(f"{line}{f'; {why}' if why else ''}; see: notifyctl inspect")
 
 
 def _next(ledger: Ledger, lanes: Sequence[Lane], region: str) -> str:
@@ -86,12 +71,6 @@ def _next(ledger: Ledger, lanes: Sequence[Lane], region: str) -> str:
 
     at = ledger.read(lambda tx: backlog.next_due(tx, [(one.name, region) for one in lanes]))
     return f"; next due {iso(at)}" if at else "; nothing waits"
-
-
-_SHOWN = (
-    "claimed", "accepted", "temporary_failure", "rate_limited", "unavailable", "permanent_failure", "ambiguous",
-    "suppressed", "expired", "deferred", "dead_letter", "held", "released", "leases_recovered",
-)  # fmt: skip
 
 
 def _dry_run(session: Session, ledger: Any, pairs: list[tuple[str, str]], limit: int | None) -> int:

@@ -33,6 +33,10 @@ ConfigOption = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Lanes = Annotated[list[str] | None, typer.Option("--lane", metavar="LANE", help="Only this lane (repeatable).")]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many rows in this run.")]
+MaxSeconds = Annotated[
+    float, typer.Option("--max-seconds", metavar="S", min=0.0, help="Claim nothing more after so long.")
+]
 Region = Annotated[str | None, typer.Option("--region", metavar="REGION", help="Instead of the configured region.")]
 
 

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TextIO
 
@@ -81,6 +81,22 @@ class Output:
         """What a run did: said on a terminal or with --verbose, never under cron, --json or --quiet."""
         if self.talks:
             self.text(line)
+
+    def ran(
+        self, tick: str, document: Mapping[str, Any], counts: Iterable[str], reasons: Mapping[str, int], code: int,
+        *, idle: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
+        """One line of what a tick did: for a terminal; under cron only where a person is needed (`code` not 0).
+
+        `counts` of `document` are said where they are not 0; `idle`: what else is worth saying when all of them are.
+        """
+        said = counted(document, counts)
+        line = f"{tick}: {said or 'nothing due'} in {document['seconds']:.1f} s"
+        if code == EXIT_OK:
+            self.summary(line if said or not self.talks else f"{line}{idle()}")
+            return
+        why = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items(), key=lambda r: -r[1])[:5])
+        self.complain(f"{line}{f'; {why}' if why else ''}; see: notifyctl inspect")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Aligned columns; on a terminal the last one is cut to its width."""
@@ -179,6 +195,11 @@ class Output:
             with contextlib.suppress(OSError):
                 self.stderr.write(line + "\n")
                 self.stderr.flush()
+
+
+def counted(document: Mapping[str, Any], counts: Iterable[str]) -> str:
+    """Those of the counts that are not 0, in words."""
+    return ", ".join(f"{document[name]} {name.replace('_', ' ')}" for name in counts if document[name])
 
 
 def _silence(stream: TextIO | None) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from notifyctl.cli.options import Lanes, Region, Session, command, family
-from notifyctl.errors import EXIT_OK, UsageError
+from notifyctl.cli.options import Lanes, MaxSeconds, Region, Session, command, family
+from notifyctl.errors import UsageError
 
 app = family()
 
@@ -16,9 +16,6 @@ Transports = Annotated[
 ]
 Limit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many rows and receipts in this run.")
-]
-MaxSeconds = Annotated[
-    float, typer.Option("--max-seconds", metavar="S", min=0.0, help="Claim nothing more after so long.")
 ]
 
 
@@ -34,6 +31,7 @@ def poll_receipts(
     """Ask what became of what was accepted: status look-ups, event feeds, bounce mailboxes. Sends nothing."""
     from notifyctl.ticks import lanes as choosing
     from notifyctl.ticks.receipts import Poll
+    from notifyctl.ticks.receipts_report import COUNTS
     from notifyctl.ticks.run import Run
 
     config = session.config
@@ -54,20 +52,7 @@ def poll_receipts(
         if session.out.json:
             session.out.document(document)
         else:
-            _say(session, document, tick.report.reasons, code)
+            session.out.ran("poll-receipts", document, COUNTS, tick.report.reasons, code)
         return code
     finally:
         ledger.close()
-
-
-def _say(session: Session, document: dict[str, Any], reasons: dict[str, int], code: int) -> None:
-    """A line for a terminal; under cron only where a person is needed."""
-    from notifyctl.ticks.receipts_report import COUNTS
-
-    counts = [f"{document[name]} {name.replace('_', ' ')}" for name in COUNTS if document[name]]
-    line = f"poll-receipts: {', '.join(counts) or 'nothing due'} in {document['seconds']:.1f} s"
-    if code == EXIT_OK:
-        session.out.summary(line)
-        return
-    why = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items(), key=lambda r: -r[1])[:5])
-    session.out.complain(f"{line}{f'; {why}' if why else ''}; see: notifyctl inspect")

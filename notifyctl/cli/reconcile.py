@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from notifyctl.cli.options import DryRun, Lanes, Region, Session, command, family
+from notifyctl.cli.options import DryRun, Lanes, Limit, MaxSeconds, Region, Session, command, family
+from notifyctl.cli.output import counted
 from notifyctl.errors import EXIT_OK, UsageError
 
 app = family()
 
-Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many rows in this run.")]
-MaxSeconds = Annotated[
-    float, typer.Option("--max-seconds", metavar="S", min=0.0, help="Claim nothing more after so long.")
-]
 TakeOver = Annotated[
     str | None, typer.Option("--take-over", metavar="REGION", help="First make the work of this lost region ours.")
 ]
@@ -33,6 +30,7 @@ def reconcile(
     """Settle what is in doubt by evidence, end what nobody waits for any more. Sends nothing."""
     from notifyctl.ticks import lanes as choosing
     from notifyctl.ticks.reconcile import Reconcile
+    from notifyctl.ticks.reconcile_report import COUNTS
     from notifyctl.ticks.run import Run
 
     config = session.config
@@ -48,7 +46,13 @@ def reconcile(
         run = Run(config, ledger, "reconcile", max_seconds=max_seconds, limit=limit)
         tick = Reconcile(run, chosen, home, lost=take_over)
         if dry_run:
-            _rehearsed(session, tick.rehearse())
+            document = tick.rehearse()
+            if session.out.json:
+                session.out.document(document)
+            else:
+                doubt = f"{document['in_doubt']} in doubt to be decided"
+                said = filter(None, (counted(document, COUNTS), doubt))
+                session.out.text(f"reconcile would begin with: {', '.join(said)}")
             return EXIT_OK
         code = tick()
         for fault in tick.faults.values():
@@ -57,31 +61,7 @@ def reconcile(
         if session.out.json:
             session.out.document(document)
         else:
-            _say(session, document, tick.report.reasons, code)
+            session.out.ran("reconcile", document, COUNTS, tick.report.reasons, code)
         return code
     finally:
         ledger.close()
-
-
-def _say(session: Session, document: dict[str, Any], reasons: dict[str, int], code: int) -> None:
-    """A line for a terminal; under cron only where a person is needed."""
-    line = f"reconcile: {_counts(document) or 'nothing due'} in {document['seconds']:.1f} s"
-    if code == EXIT_OK:
-        session.out.summary(line)
-        return
-    why = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items(), key=lambda r: -r[1])[:5])
-    session.out.complain(f"{line}{f'; {why}' if why else ''}; see: notifyctl inspect")
-
-
-def _rehearsed(session: Session, document: dict[str, Any]) -> None:
-    if session.out.json:
-        session.out.document(document)
-    else:
-        doubt = f"{document['in_doubt']} in doubt to be decided"
-        session.out.text(f"reconcile would begin with: {', '.join(filter(None, (_counts(document), doubt)))}")
-
-
-def _counts(document: dict[str, Any]) -> str:
-    from notifyctl.ticks.reconcile_report import COUNTS
-
-    return ", ".join(f"{document[name]} {name.replace('_', ' ')}" for name in COUNTS if document[name])

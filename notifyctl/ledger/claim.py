@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from notifyctl.failpoints import reach
-from notifyctl.ledger.database import Ledger, Tx
+from notifyctl.ledger.database import Ledger, Tx, ids
 from notifyctl.ledger.dialect import SQLITE, Dialect
 from notifyctl.model import Attachment, Channel, Delivery, Mandate, State, Step
 
@@ -52,7 +52,7 @@ _CLAIM_POSTGRES = f"""WITH pick AS MATERIALIZED ({_PICK}),
     RETURNING w.delivery_id, w.fencing_token, w.tries, w.mandate, pick.was_eligible_at, pick.was_owner)
   SELECT {_LOADED.replace("{taken}", "taken")}"""
 
-_TAKE_SQLITE = """UPDATE notify_work SET owner = :run, fencing_token = fencing_token + 1, eligible_at = :until
+TAKE = """UPDATE notify_work SET owner = :run, fencing_token = fencing_token + 1, eligible_at = :until
   WHERE delivery_id IN (SELECT id FROM {o: id bigint})"""
 
 _LOAD_SQLITE = f"""WITH taken AS (SELECT w.delivery_id, w.fencing_token, w.tries, w.mandate,
@@ -91,7 +91,7 @@ def claim(
         picked = tx.execute(_PICK, **parameters)
         if not picked:
             return []
-        tx.execute(_TAKE_SQLITE, o=[(row[0],) for row in picked], run=run, until=until)
+        tx.execute(TAKE, o=[(row[0],) for row in picked], run=run, until=until)
         reach("claim.taken")
         return tx.execute(_LOAD_SQLITE, o=picked)
 
@@ -101,6 +101,25 @@ def claim(
         return taken, after
     last = taken[-1]
     return taken, Cursor(last.was_eligible_at or after.at, last.id)
+
+
+def own(
+    ledger: Ledger, pick: str, load: str, *, run: str, lease: float, older_than: float | None = None, **parameters: Any
+) -> list[Any]:  # fmt: skip
+    """Own the rows that `pick` names (delivery, eligible_at, owner) for `lease` seconds; what `load` reads of them.
+
+    `older_than`: what `pick` calls `:before` is so many seconds ago.
+    """
+
+    def work(tx: Tx) -> list[Any]:
+        before = {} if older_than is None else {"before": tx.now - timedelta(seconds=older_than)}
+        picked = tx.execute(pick, **before, **parameters)
+        if not picked:
+            return []
+        tx.execute(TAKE, o=ids(row[0] for row in picked), run=run, until=tx.now + timedelta(seconds=lease))
+        return tx.execute(load, o=picked)
+
+    return ledger.transact(work)
 
 
 def _delivery(row: Sequence[Any], dialect: Dialect) -> Delivery:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from notifyctl.ledger.claim import Cursor
+from notifyctl.ledger.claim import Cursor, own
 from notifyctl.ledger.database import Ledger, Tx, ids
 from notifyctl.lifecycle import Facts
 from notifyctl.model import Channel, Mandate, Receipt, ReceiptStatus, State, Step
@@ -25,9 +24,6 @@ _PICK = """SELECT w.delivery_id, w.eligible_at, w.owner
     AND (w.eligible_at, w.delivery_id) > (:after_at, :after_id)
     AND COALESCE(d.transport, '') {which} (SELECT t.name FROM {t: name text})
   ORDER BY w.eligible_at, w.delivery_id LIMIT :limit {lock of w skip}"""
-
-_TAKE = """UPDATE notify_work SET owner = :run, fencing_token = fencing_token + 1, eligible_at = :until
-  WHERE delivery_id IN (SELECT id FROM {o: id bigint})"""
 
 # The ids of all parts stand with the attempt that was accepted.
 _PARTS = """(SELECT a.remote_ids FROM notify_attempt a WHERE a.delivery_id = d.id AND a.outcome = 'accepted'
@@ -66,18 +62,10 @@ def claim_checks(
     refused = set(but)
     names = sorted(refused if only is None else set(only) - refused)
     pick = _PICK.replace("{which}", "NOT IN" if only is None else "IN")
-
-    def work(tx: Tx) -> list[Any]:
-        picked = tx.execute(
-            pick, lane=lane, region=region, limit=limit, after_at=after.at, after_id=after.id,
-            t=[(name,) for name in names],
-        )  # fmt: skip
-        if not picked:
-            return []
-        tx.execute(_TAKE, o=ids(row[0] for row in picked), run=run, until=tx.now + timedelta(seconds=lease))
-        return tx.execute(_LOAD, o=picked)
-
-    rows = ledger.transact(work)
+    rows = own(
+        ledger, pick, _LOAD, run=run, lease=lease, lane=lane, region=region, limit=limit, after_at=after.at,
+        after_id=after.id, t=[(name,) for name in names],
+    )  # fmt: skip
     at, document = ledger.dialect.instant, ledger.dialect.document
     checks = []
     for row in rows:

@@ -70,7 +70,7 @@ _ATTEMPT = """UPDATE notify_attempt SET finished = :now, outcome = attempts.outc
 
 _WRITTEN = "RETURNING notify_attempt.delivery_id"
 
-_OWNED = """SELECT w.delivery_id FROM {o: id bigint, token bigint} JOIN notify_work w ON w.delivery_id = o.id
+OWNED = """SELECT w.delivery_id FROM {o: id bigint, token bigint} JOIN notify_work w ON w.delivery_id = o.id
   WHERE w.owner = :run AND w.fencing_token = o.token AND w.step = 'resolve' ORDER BY w.delivery_id {lock of w}"""
 
 
@@ -90,7 +90,7 @@ def record(tx: Tx, *, run: str, results: Sequence[Result], late: Late) -> Record
     results = sorted(results, key=lambda r: (r.id, r.number))
     if len({r.id for r in results}) < len(results):  # a run that got a delivery back whose first exchange it still had
         return _one_by_one(tx, run, results, late)
-    owned = {row[0] for row in tx.execute(_OWNED, o=[(r.id, r.token) for r in results], run=run)}
+    owned = {row[0] for row in tx.execute(OWNED, o=[(r.id, r.token) for r in results], run=run)}
     reach("record.owned")
     if len(owned) == len(results):  # an owned row's attempt has no outcome yet: that is what owning it means
         done.moves = [_move(r, r.was, r.transition, r.token) for r in results]

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from notifyctl.ledger import record
-from notifyctl.ledger.claim import CONSENT, SUPPRESSION, Cursor
+from notifyctl.ledger.claim import CONSENT, SUPPRESSION, Cursor, own
 from notifyctl.ledger.database import Ledger, Tx, ids
 from notifyctl.ledger.receipts import Check
 from notifyctl.ledger.record import Move
@@ -31,9 +30,6 @@ _DOUBTFUL = """SELECT w.delivery_id, w.eligible_at, w.owner
     AND (w.eligible_at, w.delivery_id) > (:after_at, :after_id) AND d.state = 'ambiguous'
     AND COALESCE(d.transport, '') NOT IN (SELECT t.name FROM {t: name text})
   ORDER BY w.eligible_at, w.delivery_id LIMIT :limit {lock of w skip}"""
-
-_TAKE = """UPDATE notify_work SET owner = :run, fencing_token = fencing_token + 1, eligible_at = :until
-  WHERE delivery_id IN (SELECT id FROM {o: id bigint})"""
 
 # The attempts of unknown outcome: the first one's start, the last one's end, and the last one's number.
 _UNKNOWN = "FROM notify_attempt a WHERE a.delivery_id = d.id AND (a.outcome IS NULL OR a.outcome = 'ambiguous')"
@@ -85,20 +81,13 @@ def claim_doubt(
 
     Returns them in the order they became due, and where the next claim starts.
     """
-
-    def work(tx: Tx) -> list[Any]:
-        picked = tx.execute(
-            _DOUBTFUL, lane=lane, region=region, limit=limit, after_at=after.at, after_id=after.id,
-            t=[(name,) for name in but],
-        )  # fmt: skip
-        if not picked:
-            return []
-        tx.execute(_TAKE, o=ids(row[0] for row in picked), run=run, until=tx.now + timedelta(seconds=lease))
-        return tx.execute(_LOAD, o=picked)
-
+    rows = own(
+        ledger, _DOUBTFUL, _LOAD, run=run, lease=lease, lane=lane, region=region, limit=limit, after_at=after.at,
+        after_id=after.id, t=[(name,) for name in but],
+    )  # fmt: skip
     at = ledger.dialect.instant
     doubts = []
-    for row in ledger.transact(work):
+    for row in rows:
         was = at(row[7])
         assert was is not None
         facts = Facts(
@@ -126,9 +115,6 @@ def doubtful_transports(tx: Tx, pairs: Pairs) -> list[str]:
     return sorted(row[0] for row in tx.execute(_TRANSPORTS, p=list(pairs)))
 
 
-_OWNED = """SELECT w.delivery_id FROM {o: id bigint, token bigint} JOIN notify_work w ON w.delivery_id = o.id
-  WHERE w.owner = :run AND w.fencing_token = o.token AND w.step = 'resolve' ORDER BY w.delivery_id {lock of w}"""
-
 _NOT_ACCEPTED = """UPDATE notify_attempt SET outcome = 'temporary_failure', reason = 'not_accepted',
     finished = COALESCE(finished, :now)
   WHERE (outcome IS NULL OR outcome = 'ambiguous') AND delivery_id IN (SELECT id FROM {o: id bigint})"""
@@ -141,7 +127,7 @@ def decide(tx: Tx, *, run: str, moves: Sequence[Move], absent: Sequence[int] = (
     """
     if not moves:
         return []
-    ours = {row[0] for row in tx.execute(_OWNED, o=sorted((m.id, m.token) for m in moves), run=run)}
+    ours = {row[0] for row in tx.execute(record.OWNED, o=sorted((m.id, m.token) for m in moves), run=run)}
     kept = [move for move in moves if move.id in ours]
     settled = ours.intersection(absent)
     if settled:
@@ -183,12 +169,13 @@ def alike(tx: Tx, found: Sequence[tuple[int, datetime, datetime]]) -> set[int]:
 
 # -- receipts whose deadline has passed -----------------------------------------------------------------------------
 
-_OVERDUE = """SELECT w.delivery_id, w.eligible_at, w.owner
-  FROM notify_work w JOIN notify_delivery d ON d.id = w.delivery_id
+_LONG_DUE = """FROM notify_work w JOIN notify_delivery d ON d.id = w.delivery_id
   WHERE w.step = 'check' AND w.lane = :lane AND w.region = :region AND w.eligible_at <= :now
-    AND COALESCE(d.receipts_from, d.accepted_at) <= :before
-    AND COALESCE(d.transport, '') IN (SELECT t.name FROM {t: name text})
-  ORDER BY w.eligible_at, w.delivery_id LIMIT :limit {lock of w skip}"""
+    AND COALESCE(d.receipts_from, d.accepted_at) <= :before"""
+
+_OVERDUE = f"""SELECT w.delivery_id, w.eligible_at, w.owner {_LONG_DUE}
+    AND COALESCE(d.transport, '') IN (SELECT t.name FROM {{t: name text}})
+  ORDER BY w.eligible_at, w.delivery_id LIMIT :limit {{lock of w skip}}"""
 
 _LOAD_CHECKS = """SELECT d.id, d.event_id, d.transport, w.fencing_token, o.was_eligible_at, o.was_owner
   FROM {o: id bigint, was_eligible_at timestamptz, was_owner text} JOIN notify_work w ON w.delivery_id = o.id
@@ -200,29 +187,19 @@ def claim_overdue(
     older_than: float,
 ) -> list[Check]:  # fmt: skip
     """Own up to `limit` checks of these transports whose receipts have been waited for longer than so many seconds."""
-
-    def work(tx: Tx) -> list[Any]:
-        picked = tx.execute(
-            _OVERDUE, lane=lane, region=region, limit=limit, before=tx.now - timedelta(seconds=older_than),
-            t=[(name,) for name in transports],
-        )  # fmt: skip
-        if not picked:
-            return []
-        tx.execute(_TAKE, o=ids(row[0] for row in picked), run=run, until=tx.now + timedelta(seconds=lease))
-        return tx.execute(_LOAD_CHECKS, o=picked)
-
+    rows = own(
+        ledger, _OVERDUE, _LOAD_CHECKS, run=run, lease=lease, lane=lane, region=region, limit=limit,
+        older_than=older_than, t=[(name,) for name in transports],
+    )  # fmt: skip
     checks = []
-    for row in ledger.transact(work):
+    for row in rows:
         was = ledger.dialect.instant(row[4])
         assert was is not None
         checks.append(Check(row[0], row[1], lane, row[2] or "", row[3], was, row[5] is not None, ()))
     return checks
 
 
-_CHECKED_BY = """SELECT DISTINCT COALESCE(d.transport, '') FROM notify_work w JOIN notify_delivery d
-    ON d.id = w.delivery_id
-  WHERE w.step = 'check' AND w.lane = :lane AND w.region = :region AND w.eligible_at <= :now
-    AND COALESCE(d.receipts_from, d.accepted_at) <= :before"""
+_CHECKED_BY = f"SELECT DISTINCT COALESCE(d.transport, '') {_LONG_DUE}"
 
 
 def overdue_transports(tx: Tx, *, lane: str, region: str, older_than: float) -> list[str]:
@@ -231,9 +208,7 @@ def overdue_transports(tx: Tx, *, lane: str, region: str, older_than: float) -> 
     return sorted(row[0] for row in tx.execute(_CHECKED_BY, lane=lane, region=region, before=before))
 
 
-_COUNT_OVERDUE = """SELECT count(*) FROM notify_work w JOIN notify_delivery d ON d.id = w.delivery_id
-  WHERE w.step = 'check' AND w.lane = :lane AND w.region = :region AND w.eligible_at <= :now
-    AND COALESCE(d.receipts_from, d.accepted_at) <= :before AND COALESCE(d.transport, '') = :transport"""
+_COUNT_OVERDUE = f"SELECT count(*) {_LONG_DUE} AND COALESCE(d.transport, '') = :transport"
 
 
 def overdue(tx: Tx, *, lane: str, region: str, transport: str, older_than: float) -> int:
@@ -246,12 +221,14 @@ def overdue(tx: Tx, *, lane: str, region: str, transport: str, older_than: float
 
 # Unowned, or its owner's lease has passed; claimed rows are their owner's to judge. Also behind closed gates. CROSS
 # JOIN: from the few live deliveries that have expired, never from the backlog.
-_EXPIRED = """SELECT w.delivery_id FROM notify_delivery d CROSS JOIN notify_work w
+_GONE_BY = """FROM notify_delivery d CROSS JOIN notify_work w
   WHERE w.delivery_id = d.id AND d.expires_at <= :now AND d.expires_at IS NOT NULL AND d.accepted_at IS NULL
     AND d.settled_at IS NULL
     AND d.doubt_since IS NULL AND w.step = 'send' AND (w.owner IS NULL OR w.eligible_at <= :now)
-    AND EXISTS (SELECT 1 FROM {p: lane text, region text} WHERE p.lane = w.lane AND p.region = w.region)
-  ORDER BY w.delivery_id LIMIT :limit {lock of w skip}"""
+    AND EXISTS (SELECT 1 FROM {p: lane text, region text} WHERE p.lane = w.lane AND p.region = w.region)"""
+
+_EXPIRED = f"""SELECT w.delivery_id {_GONE_BY}
+  ORDER BY w.delivery_id LIMIT :limit {{lock of w skip}}"""
 
 _SEND = """SELECT d.id, d.lane, d.channel, d.state, d.attempts_used, w.tries, d.due_at, w.eligible_at, d.expires_at,
     d.first_tried_at, w.fencing_token
@@ -347,11 +324,7 @@ _DUE_DOUBT = """SELECT count(*) FROM {p: lane text, region text} CROSS JOIN noti
   JOIN notify_delivery d ON d.id = w.delivery_id
   WHERE w.step = 'resolve' AND w.lane = p.lane AND w.region = p.region AND w.eligible_at <= :now AND d.state = :state"""
 
-_DUE_EXPIRY = """SELECT count(*) FROM notify_delivery d CROSS JOIN notify_work w
-  WHERE w.delivery_id = d.id AND d.expires_at <= :now AND d.expires_at IS NOT NULL AND d.accepted_at IS NULL
-    AND d.settled_at IS NULL
-    AND d.doubt_since IS NULL AND w.step = 'send' AND (w.owner IS NULL OR w.eligible_at <= :now)
-    AND EXISTS (SELECT 1 FROM {p: lane text, region text} WHERE p.lane = w.lane AND p.region = w.region)"""
+_DUE_EXPIRY = f"SELECT count(*) {_GONE_BY}"
 
 
 def due(tx: Tx, pairs: Pairs) -> dict[Trigger, int]:

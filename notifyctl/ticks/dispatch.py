@@ -35,7 +35,7 @@ from notifyctl.ticks.report import COUNTS, Report
 from notifyctl.ticks.run import Run
 from notifyctl.ticks.share import taken
 from notifyctl.ticks.turn import Done, Group, turn
-from notifyctl.ticks.workers import PATIENCE
+from notifyctl.ticks.workers import finished, unstick
 from notifyctl.transports.base import CROWDED, Transport
 
 LAPSE_LIMIT = 500
@@ -278,32 +278,15 @@ class Dispatch:
 
     def _collect(self, *, wait: bool) -> None:
         """Take what the workers have finished; `wait`: until there is something, or something else falls due."""
-        now = clock.monotonic()
-        for lane in self.lanes.values():
-            for workers in (lane.senders, lane.composers):
-                if workers.stuck(now):
-                    workers.grow()
+        pools = [workers for lane in self.lanes.values() for workers in (lane.senders, lane.composers)]
+        unstick(pools)
         try:
-            item = self._wait() if wait else self.run.wake.get_nowait()
+            item = finished(self.run.wake, pools, self._pause()) if wait else self.run.wake.get_nowait()
             while True:
                 self._take(item)
                 item = self.run.wake.get_nowait()
         except Empty:
             pass
-
-    def _wait(self) -> Any:
-        """The next thing a worker has finished; raises Empty when something else falls due."""
-        pause = self._pause()
-        while short := [w for lane in self.lanes.values() for w in (lane.senders, lane.composers) if w.short]:
-            try:
-                return self.run.wake.get(timeout=min(pause, PATIENCE))
-            except Empty:
-                if pause <= PATIENCE:
-                    raise
-                pause -= PATIENCE
-                for workers in short:
-                    workers.grow()
-        return self.run.wake.get(timeout=pause)
 
     def _take(self, item: Any) -> None:
         if isinstance(item, list):

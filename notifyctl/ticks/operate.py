@@ -226,12 +226,15 @@ def _in_doubt(candidate: Candidate) -> bool:
 # -- the way out --------------------------------------------------------------------------------------------------
 
 _ACCEPTED = "a provider took it at {accepted}{receipt}; "
-_ANEW = "it is never sent twice under one event; to send it again as a new one: notifyctl requeue {id} --as-new-event"
+_ANEW = (
+    "it is never sent twice under one event; to send it again as a new one: "
+    "notifyctl requeue {id} --as-new-event --reason TEXT"
+)
 _REFUSALS = {
     "already_accepted": _ACCEPTED + _ANEW,
     "in_doubt": (
-        "it may have been accepted; look, then: notifyctl requeue {id} --mark accepted, --mark failed, "
-        "or --accept-duplicate"
+        "it may have been accepted; look, then: notifyctl requeue {id} --reason TEXT with --mark accepted, "
+        "--mark failed, or --accept-duplicate"
     ),
     "not_in_doubt": "only what may have been accepted is settled by hand; requeue it without --mark",
     "not_sent_yet": "it is still to be sent; when: notifyctl inspect delivery {id}",
@@ -269,7 +272,9 @@ def _at(candidate: Candidate) -> str:
 
 _PAST = {
     State.SENDING: "an attempt is open: it is beyond recall",
-    State.AMBIGUOUS: "it may have been accepted; what was found out: notifyctl requeue {id} --mark accepted or failed",
+    State.AMBIGUOUS: (
+        "it may have been accepted; what was found out: notifyctl requeue {id} --reason TEXT --mark accepted or failed"
+    ),
     State.CANCELLED: "it is cancelled already",
 }
 

@@ -19,7 +19,6 @@ from queue import Empty
 from typing import Any
 
 from notifyctl import clock
-from notifyctl.errors import ConfigError
 from notifyctl.failpoints import reach
 from notifyctl.ledger import claim as claiming
 from notifyctl.ledger import receipts as ledger
@@ -29,14 +28,13 @@ from notifyctl.ledger.receipts import Check
 from notifyctl.lifecycle import MARGIN, Trigger
 from notifyctl.model import Lane, Receipts, Step
 from notifyctl.ticks.judge import Judge
+from notifyctl.ticks.opened import Opened
 from notifyctl.ticks.receipts_feeds import ELSEWHERE, FAILED, READING, Feeds
 from notifyctl.ticks.receipts_report import COUNTS, Report, journal
 from notifyctl.ticks.receipts_turn import Answered, Done, Group, Policies, Read, turn
 from notifyctl.ticks.receipts_work import LookUp, Marked
 from notifyctl.ticks.run import Run
-from notifyctl.ticks.workers import PATIENCE, Workers
-from notifyctl.transports.base import Transport
-from notifyctl.transports.registry import open_transport
+from notifyctl.ticks.workers import Workers, finished, unstick
 
 LAPSE_LIMIT = 500
 AHEAD = 4  # look-ups that wait for each worker of a transport whose rate is not limited
@@ -65,8 +63,8 @@ class Poll:
         self.run = run
         self.lanes = {lane.name: LaneChecks(lane, region) for lane in lanes}
         self.only = list(only) or None
-        self.transports: dict[str, Transport] = {}
-        self.faults: dict[str, ConfigError] = {}  # transports that cannot be opened: their checks wait
+        self.opened = Opened(run)
+        self.transports, self.faults = self.opened.transports, self.opened.faults
         self.policies = Policies(run.config.lanes, self.transports)
         self.report = Report()
         self.workers: dict[str, Workers] = {}
@@ -94,8 +92,7 @@ class Poll:
             finally:
                 for workers in self.workers.values():
                     workers.close()
-                for transport in self.transports.values():
-                    transport.close()
+                self.opened.close()
         code = self.report.exit_code(config=bool(self.faults))
         self.run.close_record(code, {name: self.report.total(name) for name in COUNTS})
         return code
@@ -111,7 +108,7 @@ class Poll:
         pairs = [(name, one.region) for name, one in self.lanes.items()]
         if not self.run.ledger.read(lambda tx: recording.any_lapsed(tx, pairs)):
             return
-        pairs = [(name, one.region) for name, one in self.lanes.items() if self._transport(one.lane.transport)]
+        pairs = [(name, one.region) for name, one in self.lanes.items() if self.opened.get(one.lane.transport)]
         judge = Judge({name: one.lane for name, one in self.lanes.items()}, self.transports)
 
         def lapse(tx: Tx) -> list[tuple[str, bool]]:
@@ -127,17 +124,7 @@ class Poll:
     def _sources(self) -> list[str]:
         """The transports of this run that have a feed or a mailbox."""
         names = self.only or sorted({one.lane.transport for one in self.lanes.values()})
-        return [name for name in names if (transport := self._transport(name)) is not None and transport.feeds]
-
-    def _transport(self, name: str) -> Transport | None:
-        """The open transport of this name; None where it cannot be opened or is not configured any more."""
-        settings = self.run.config.transports.get(name)
-        if name not in self.transports and name not in self.faults and settings is not None:
-            try:
-                self.transports[name] = open_transport(settings, self.run.keys.return_path)
-            except ConfigError as error:
-                self.faults[name] = error
-        return self.transports.get(name)
+        return [name for name in names if (transport := self.opened.get(name)) is not None and transport.feeds]
 
     def _pool(self, name: str, size: int) -> Workers:
         if name not in self.workers:
@@ -162,7 +149,7 @@ class Poll:
             left = self.run.limit - self.feeds.taken
             one.empty = left <= 0
             wanted = min(wanted, math.ceil(left / sharers))
-        self._transport(one.lane.transport)
+        self.opened.get(one.lane.transport)
         for rate in self.policies.status_rates(one.lane.transport):
             granted = max(1, int(rate.count / rate.seconds * one.lane.lease / 2))
             wanted = min(wanted, granted - len(one.waiting))
@@ -183,7 +170,7 @@ class Poll:
         for check in checks:
             one.owned[check.id] = check
             self.report.count(check.transport, "leases_recovered", int(check.recovered))
-            transport = self._transport(check.transport)
+            transport = self.opened.get(check.transport)
             if check.transport in self.faults:
                 self._return(one, check)
             elif transport is None:
@@ -301,32 +288,23 @@ class Poll:
 
     def _collect(self, *, wait: bool) -> None:
         """Take what the workers have finished; `wait`: until there is something, or something else falls due."""
-        for workers in self.workers.values():
-            if workers.stuck(clock.monotonic()):
-                workers.grow()
+        pools = list(self.workers.values())
+        unstick(pools)
         try:
-            item = self._wait() if wait else self.run.wake.get_nowait()
+            item = finished(self.run.wake, pools, self._pause()) if wait else self.run.wake.get_nowait()
             while True:
                 self._take(item)
                 item = self.run.wake.get_nowait()
         except Empty:
             pass
 
-    def _wait(self) -> Any:
-        """The next thing a worker has finished; raises Empty when something else falls due."""
+    def _pause(self) -> float:
+        """Seconds until something else falls due."""
         now = clock.monotonic()
         times = [self.run.began + self.run.max_seconds, *self.not_before.values()]
         times += [one.renew_at for one in self.lanes.values() if one.owned]
         # A signal that comes just before the wait begins does not end it; the second one is to end the run at once.
-        pause = max(0.001, min((0.1 if self.run.signalled else 1.0, *(at - now for at in times if at > now))))
-        short = [workers for workers in self.workers.values() if workers.short]
-        if short and pause > PATIENCE:
-            try:
-                return self.run.wake.get(timeout=PATIENCE)
-            except Empty:
-                for workers in short:
-                    workers.grow()
-        return self.run.wake.get(timeout=pause)
+        return max(0.001, min((0.1 if self.run.signalled else 1.0, *(at - now for at in times if at > now))))
 
     def _take(self, item: Any) -> None:
         if isinstance(item, Answered):

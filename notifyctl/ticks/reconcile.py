@@ -13,7 +13,6 @@ from queue import Empty
 from typing import Any
 
 from notifyctl import clock, lifecycle
-from notifyctl.errors import ConfigError
 from notifyctl.failpoints import reach
 from notifyctl.ledger import claim as claiming
 from notifyctl.ledger import record as recording
@@ -23,14 +22,13 @@ from notifyctl.lifecycle import Trigger
 from notifyctl.model import CannotTell, Lane, Receipts
 from notifyctl.ticks.judge import Judge
 from notifyctl.ticks.lookups import Answer, Group, LookUp, Resolver
+from notifyctl.ticks.opened import Opened
 from notifyctl.ticks.receipts_turn import Group as Checks
 from notifyctl.ticks.receipts_turn import Policies
 from notifyctl.ticks.receipts_turn import turn as check_turn
 from notifyctl.ticks.reconcile_report import COUNTS, Report
 from notifyctl.ticks.run import Run
-from notifyctl.ticks.workers import PATIENCE, Workers
-from notifyctl.transports.base import Transport
-from notifyctl.transports.registry import open_transport
+from notifyctl.ticks.workers import Workers, finished
 
 PAGE = 200  # rows that one transaction lapses, expires or takes over
 
@@ -44,8 +42,8 @@ class Reconcile:
         self.region = region
         self.lost = lost
         self.pairs = [(lane.name, region) for lane in lanes]
-        self.transports: dict[str, Transport] = {}
-        self.faults: dict[str, ConfigError] = {}  # transports that cannot be opened: their rows wait
+        self.opened = Opened(run)
+        self.transports, self.faults = self.opened.transports, self.opened.faults
         self.report = Report()
         self.judge = Judge(self.lanes, self.transports)
         self.resolver = Resolver(run, self.lanes, self.transports)
@@ -69,8 +67,7 @@ class Reconcile:
             finally:
                 for workers in self.workers.values():
                     workers.close()
-                for transport in self.transports.values():
-                    transport.close()
+                self.opened.close()
         self.report.counts["unroutable"] = self.run.ledger.read(self._unroutable)
         code = self.report.exit_code(config=bool(self.faults))
         self.run.close_record(code, {name: self.report.counts[name] for name in COUNTS})
@@ -193,7 +190,7 @@ class Reconcile:
         )
         ends = {}
         for name in names:
-            transport = self._transport(name)
+            transport = self.opened.get(name)
             if name in self.faults:
                 continue
             asked = transport is not None and (transport.feeds or transport.capabilities.receipts is Receipts.LOOKUP)
@@ -223,7 +220,7 @@ class Reconcile:
 
     def _resolve(self) -> None:
         for name in self.run.ledger.read(lambda tx: resolve.doubtful_transports(tx, self.pairs)):
-            self._transport(name)
+            self.opened.get(name)
         while True:
             self._fill()
             worked = self._turn()
@@ -253,7 +250,7 @@ class Reconcile:
         if len(doubts) < limit:
             self.empty.add(lane.name)
         for doubt in doubts:
-            self._transport(doubt.transport)
+            self.opened.get(doubt.transport)
             if doubt.transport in self.faults:  # came in just now: it waits, as the others of its transport do
                 self.answers.append(Answer(doubt, None))
                 continue
@@ -284,19 +281,9 @@ class Reconcile:
             self.report.answered(answer)
         return True
 
-    def _transport(self, name: str) -> Transport | None:
-        """The open transport of this name; None where it cannot be opened or is not configured any more."""
-        settings = self.run.config.transports.get(name)
-        if name not in self.transports and name not in self.faults and settings is not None:
-            try:
-                self.transports[name] = open_transport(settings, self.run.keys.return_path)
-            except ConfigError as error:
-                self.faults[name] = error
-        return self.transports.get(name)
-
     def _judgeable(self, name: str) -> bool:
         """Whether it is known what the transport can prove; one that is configured no more can prove nothing."""
-        self._transport(name)
+        self.opened.get(name)
         return name not in self.faults
 
     def _pool(self, name: str, size: int) -> Workers:
@@ -312,20 +299,16 @@ class Reconcile:
     # -- waiting and ending -------------------------------------------------------------------------------------------
 
     def _collect(self, *, wait: bool) -> None:
-        """Take what the workers have found; `wait`: until there is something, or a thread more may help."""
+        """Take what the workers have found; `wait`: until there is something, but not for long: a signal may come."""
         try:
-            item = self.run.wake.get(timeout=PATIENCE if self._short() else 0.1) if wait else self.run.wake.get_nowait()
+            item = finished(self.run.wake, [*self.workers.values()], 0.1) if wait else self.run.wake.get_nowait()
             while True:
                 if isinstance(item, Answer):
                     self.workers[item.doubt.transport].busy -= 1
                     self.answers.append(item)
                 item = self.run.wake.get_nowait()
         except Empty:
-            for workers in self._short():
-                workers.grow()
-
-    def _short(self) -> list[Workers]:
-        return [workers for workers in self.workers.values() if workers.short]
+            pass
 
     def _finished(self) -> bool:
         if self.run.signalled:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
-from queue import SimpleQueue
+from collections.abc import Callable, Iterable, Sequence
+from queue import Empty, SimpleQueue
 from typing import Any
+
+from notifyctl import clock
 
 Job = Callable[[], Any]
 STUCK = 0.05  # seconds
@@ -74,3 +76,25 @@ class Workers:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._done.put(job())
+
+
+def unstick(pools: Iterable[Workers]) -> None:
+    """More threads where jobs have waited for `STUCK`; for a run that may never be idle."""
+    now = clock.monotonic()
+    for workers in pools:
+        if workers.stuck(now):
+            workers.grow()
+
+
+def finished(wake: SimpleQueue[Any], pools: Sequence[Workers], pause: float) -> Any:
+    """What a worker finishes within `pause` seconds, with more threads where jobs wait meanwhile; else raises Empty."""
+    while short := [workers for workers in pools if workers.short]:
+        try:
+            return wake.get(timeout=min(pause, PATIENCE))
+        except Empty:
+            if pause <= PATIENCE:
+                raise
+            pause -= PATIENCE
+            for workers in short:
+                workers.grow()
+    return wake.get(timeout=pause)

@@ -43,7 +43,7 @@ _KNOWN = """
       OR (notify_attempt.outcome = 'ambiguous' AND attempts.outcome <> 'ambiguous'))"""
 
 MUTANTS: dict[str, tuple[Change | Rule, ...]] = {
-    "fencing removed from record": (Change(record, "_OWNED", _OURS, ""),),
+    "fencing removed from record": (Change(record, "OWNED", _OURS, ""),),
     "fencing removed from begin": (
         Change(begin, "_JUDGE", _OURS, ""), Change(begin, "_LOCK", _OURS, ""), Change(begin, "_STILL_OURS", _OURS, ""),
     ),
@@ -66,7 +66,7 @@ MUTANTS: dict[str, tuple[Change | Rule, ...]] = {
         Change(claim, "_CLAIM_POSTGRES", "w.step = :step", "(w.step = :step OR w.step = 'resolve')"),
     ),
     "claim without a new token": (
-        Change(claim, "_TAKE_SQLITE", "fencing_token = fencing_token + 1", "fencing_token = fencing_token"),
+        Change(claim, "TAKE", "fencing_token = fencing_token + 1", "fencing_token = fencing_token"),
         Change(claim, "_CLAIM_POSTGRES", "fencing_token = w.fencing_token + 1", "fencing_token = w.fencing_token"),
     ),
     "a lapse leaves the attempt open": (Change(record, "_LOST", "outcome IS NULL", "outcome = 'none'"),),
