@@ -37,7 +37,8 @@ _TIMES = frozenset({"doubt_since", "accepted_at", "settled_at", "expires_at", "e
 class Row(dict[str, Any]):
     """One row by column name."""
 
-    __getattr__ = dict.__getitem__
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
 
 
 def _rows(database: Database, table: str, columns: str, where: str = "") -> list[Row]:
