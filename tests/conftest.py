@@ -18,9 +18,11 @@ INSTANCE = "test"
 KINDS = frozenset(registry.KINDS)
 
 # Cases run on both databases. In the families below, which start many processes, every second one runs on SQLite and
-# the others on Postgres, and the rest of the square is for the soak (`-m soak`).
-DEAR = ("cli/", "scenarios/", "stories/", "test_auditor.py", "test_poisoned_rows.py", "ticks/test_gates.py",
-        "test_trouble")  # fmt: skip
+# the others on Postgres, and the rest of the square is for the soak (`-m soak`); so are the variants of one reported
+# fault that go beyond the first FEW.
+DEAR = ("cli/", "crash/test_polls.py", "crash/test_resolves.py", "scenarios/", "stories/", "test_auditor.py",
+        "test_poisoned_rows.py", "ticks/test_gates.py", "test_trouble")  # fmt: skip
+FEW = 6
 ON_DEMAND = {"postgresql": ("model/test_model.py::test_the_model_check_catches_each_mutant",)}
 
 settings.register_profile("soak", max_examples=1000, deadline=None)  # pytest --hypothesis-profile=soak
@@ -45,9 +47,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # every reported fault is played on both databases; elsewhere a whole file is one family
         family = name if place.startswith("scenarios/") else str(item.path)
         families.setdefault(family, {}).setdefault(variant, []).append(item)
-    for variants in families.values():
+    for family, variants in families.items():
         for number, cases in enumerate(variants.values() if len(variants) > 1 else ()):
-            for item in cases[1 - number % 2 : 2 - number % 2] if len(cases) == 2 else ():
+            beyond = number >= FEW and family.startswith("tests/scenarios/")
+            for item in cases if beyond else cases[1 - number % 2 : 2 - number % 2] if len(cases) == 2 else ():
                 item.add_marker(pytest.mark.soak)
 
 
