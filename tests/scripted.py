@@ -150,9 +150,10 @@ def register() -> None:
 
 def _receipt(line: dict[str, Any]) -> Receipt:
     at = line.get("at")
+    at = datetime.fromisoformat(at) if isinstance(at, str) else None if at is None else NOON + timedelta(seconds=at)
     return Receipt(
         ReceiptStatus(line["status"]), line.get("remote_id", ""), line.get("reason", ""), line.get("code", ""),
-        None if at is None else NOON + timedelta(seconds=at), line.get("part", 0), line.get("key", ""),
+        at, line.get("part", 0), line.get("key", ""),
     )  # fmt: skip
 
 
@@ -253,8 +254,8 @@ class Desk(Site):
         wire = self.delivery(number, "wire_key")
         return f"m-{wire[:12]}"
 
-    def says(self, number: int | str, status: str, at: float | None = 0.0, **more: Any) -> None:
-        """The provider says this of e<number> (or of a remote id) at so many seconds past noon."""
+    def says(self, number: int | str, status: str, at: float | str | None = 0.0, **more: Any) -> None:
+        """The provider says this of e<number> (or of a remote id) at so many seconds past noon, or at an ISO time."""
         remote = self.remote_id(number) if isinstance(number, int) else number
         append(self.provider / "says.jsonl", {"remote_id": remote, "status": status, "at": at, **more})
 

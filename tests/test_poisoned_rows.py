@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ledger.databases import Database
+from tests.ledger.test_odd_values import CATALOGUE, TIMES
 from tests.site import Site
 from tests.smtp_server import SmtpServer
 
@@ -31,10 +33,7 @@ def test_rows_that_cannot_be_read_are_refused_one_by_one(tmp_path: Path, migrate
         if migrated_url.startswith("sqlite"):
             poison(site, 6, variables="cast(x'7b226e616d65223a22ff227d' AS text)")
             poison(site, 7, locale="cast(x'ff' AS text)")
-            poison(site, 9, template="x'6e6f7465'")
-            poison(site, 10, template_version="x'31'")
-            poison(site, 8)
-            site.sql("UPDATE notify_delivery SET expires_at = '2999-02-30 10:00:00.000000' WHERE event_id = 'p8'")
+            poison(site, 8, template="cast(x'6e6f7465ff' AS text)", lane="cast(x'ff' AS text)")
         site.enqueue(3)
         done = site.dispatch()
         assert done.code == 3
@@ -121,3 +120,55 @@ def test_the_log_names_each_attempt_and_no_address(tmp_path: Path, migrated_url:
         lines = [json.loads(line) for line in (site.path / "notifyctl.log").read_text(encoding="utf-8").splitlines()]
         assert {(line["event"], line["outcome"]) for line in lines} == {("e1", "accepted"), ("e2", "accepted")}
         assert "rcpt.example" not in (site.path / "notifyctl.log").read_text(encoding="utf-8")
+
+
+TICKS = (["dispatch"], ["poll-receipts"], ["reconcile"], ["enqueue", "--event", "n", "--recipient", "r-1", "--channel",
+         "email", "--template", "note", "--vars", '{"name": "x"}', "--to", "email=a@rcpt.example"])  # fmt: skip
+VIEWS = (["inspect"], ["inspect", "deliveries"], ["inspect", "delivery", "1"], ["inspect", "delivery", "2"],
+         ["inspect", "event", "e1"], ["inspect", "runs"], ["lane", "list"], ["recipient", "show", "r-1"],
+         ["suppression", "list"], ["consent", "show", "--recipient", "r-1"], ["template", "list"])  # fmt: skip
+HANDS = (["requeue", "3", "--reason", "again"], ["cancel", "4", "--reason", "no"],
+         ["prune", "--older-than", "1d", "--yes"])  # fmt: skip
+
+
+def times(site: Site) -> dict[str, list[str]]:
+    """The time columns of the tables whose rows may be changed, from the catalogue."""
+    fixed = {f"notify_{name}" for name in ("schema", "meta", "template", "endpoint", "suppression", "consent")}
+    found: dict[str, list[str]] = {}
+    for table, column, kind in site.sql(CATALOGUE["sqlite" if site.url.startswith("sqlite:") else "postgresql"]):
+        if table not in fixed and (kind.startswith("timestamp") or (kind == "TEXT" and column in TIMES)):
+            found.setdefault(table, []).append(column)
+    return found
+
+
+@pytest.mark.parametrize("moment", ["1970-01-01 00:00:00.000000", "9999-12-31 23:59:59.999999"])
+def test_the_first_and_the_last_moment_in_every_row_crash_no_command(
+    tmp_path: Path, migrated_url: str, moment: str
+) -> None:
+    with SmtpServer() as server, Site(tmp_path / "site", migrated_url, port=server.port) as site:
+        site.configure(lane={"rate": "100/s"}, relay={"rate": "1000/d"})
+        site.publish()
+        site.enqueue(4)
+        assert site.dispatch("--limit", "1").code == 0
+        zone = "" if site.url.startswith("sqlite:") else "Z"
+        with Database(site.url) as database:
+            at = {"at": moment + zone, "recipient_id": "r-1", "channel": "email"}
+            database.insert("notify_gate", scope="transport", name="relay", kind="cooldown", until=moment + zone)
+            database.insert("notify_endpoint", address="a@rcpt.example", **at)
+            database.insert("notify_consent", topic="t", granted="1", **at)
+            database.insert("notify_suppression", lifted="1", **at)
+        site.sql("UPDATE notify_work SET step = 'resolve' WHERE delivery_id = 2")
+        site.sql("UPDATE notify_delivery SET state = 'ambiguous' WHERE id = 2")
+        site.sql("UPDATE notify_delivery SET state = 'dead_letter' WHERE id = 3")
+        site.sql("DELETE FROM notify_work WHERE delivery_id = 3")
+        bad = []
+        for part in (TICKS, VIEWS, HANDS):
+            for table, columns in times(site).items():
+                for column in columns:
+                    edge = "9998-12-31 00:00:00.000000" if table == "notify_pace" and moment > "9" else moment
+                    site.sql(f"UPDATE {table} SET {column} = ? WHERE {column} IS NOT NULL", edge + zone)
+            for command in part:
+                done = site.run(*command, "--json")
+                if done.code not in (0, 3, 65, 75):
+                    bad.append((command, done.code, done.out[-300:], done.err[-1500:]))
+        assert bad == []

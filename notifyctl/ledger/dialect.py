@@ -13,6 +13,7 @@ _LOCK = re.compile(r"\{lock( of \w+)?( skip)?\}")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _AS_TEXT = ("text", "json", "jsonb")
 _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_TIME = datetime.max.replace(tzinfo=UTC)
 _SQLITE_TIME = len("2027-03-28 09:00:00.000000")
 _PLAIN = frozenset({int, float, str, bool, type(None)})
 INLINE = 16  # rows that a statement spells out on SQLite; each number of them is a statement to prepare and to keep
@@ -47,6 +48,14 @@ def decode(text: str | bytes) -> Any:
         return json.loads(text, parse_int=_integer)
     except (ValueError, RecursionError):
         return None
+
+
+def _utc(moment: datetime) -> datetime:
+    """`moment` in UTC; the nearest one that a ledger holds where an offset leads out of the years."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        return _LAST_TIME if moment.year == _LAST_TIME.year else _NO_TIME
 
 
 def _integer(digits: str) -> int | str:
@@ -119,14 +128,14 @@ class Sqlite(Dialect):
     def time(self, value: datetime | None) -> str | None:
         if value is None:
             return None
-        return (value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat(" ", "microseconds")[:_SQLITE_TIME]
+        return (value if value.tzinfo is UTC else _utc(value)).isoformat(" ", "microseconds")[:_SQLITE_TIME]
 
     def instant(self, value: Any) -> datetime | None:
         if value is None:
             return None
         try:
             return datetime.fromisoformat(value).replace(tzinfo=UTC)
-        except ValueError:  # an administrator's own UPDATE; long ago, so that nothing is sent late on a guess
+        except (ValueError, TypeError):  # no time, not even text; long ago, so that nothing is sent late on a guess
             return _NO_TIME
 
 
@@ -166,7 +175,7 @@ class Postgres(Dialect):
             parameters.pop(name, None)
 
     def time(self, value: datetime | None) -> str | None:
-        return None if value is None else value.astimezone(UTC).isoformat()
+        return None if value is None else _utc(value).isoformat()
 
     def instant(self, value: Any) -> datetime | None:
         return None if value is None else value.astimezone(UTC)

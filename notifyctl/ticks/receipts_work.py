@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC
 from typing import TypeVar
 
 from notifyctl import clock
@@ -46,6 +47,15 @@ def _tried(work: Callable[[], T]) -> T | _Fault:
         return _Fault(f"transport_failed:{type(error).__name__}", broken=True)
 
 
+def _dated(said: Receipt) -> Receipt:
+    """What was said, without a time that no ledger holds: before 1970, or past 9999 in UTC."""
+    try:
+        held = said.provider_time is None or said.provider_time.astimezone(UTC).year >= 1970
+    except OverflowError:
+        held = False
+    return said if held else replace(said, provider_time=None)
+
+
 @dataclass(frozen=True, slots=True)
 class LookUp:
     """Ask what became of one delivery's parts, not before `slot` (monotonic)."""
@@ -60,7 +70,7 @@ class LookUp:
         reach("poll.asked")
         if isinstance(found, _Fault):
             return Answered(self.check, {}, found.reason, found.config, found.broken)
-        return Answered(self.check, found)
+        return Answered(self.check, {part: _dated(said) for part, said in found.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class Reading:
         reach("poll.read")
         if isinstance(page, _Fault):
             return Read(self.feed, None, page.reason, page.config, page.broken)
-        return Read(self.feed, page)
+        return Read(self.feed, replace(page, receipts=tuple(map(_dated, page.receipts))))
 
 
 @dataclass(frozen=True, slots=True)

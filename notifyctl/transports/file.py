@@ -105,7 +105,7 @@ class Folder(Transport):
         for remote_id in remote_ids:
             try:
                 at = datetime.fromtimestamp((self._accepted / remote_id).stat().st_mtime, UTC)
-            except (OSError, ValueError):
+            except (OSError, ValueError, OverflowError):
                 found[remote_id] = Receipt(ReceiptStatus.GONE, remote_id)
             else:
                 found[remote_id] = Receipt(ReceiptStatus.DELIVERED, remote_id, provider_time=at)

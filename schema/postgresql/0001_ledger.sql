@@ -13,7 +13,7 @@ CREATE TABLE notify_schema (            -- one applied file of this folder
   name          TEXT NOT NULL,
   checksum      TEXT NOT NULL,          -- SHA-256 of the file
   min_reader    INTEGER NOT NULL,       -- oldest tool that may use a ledger with this file applied
-  applied_at    TIMESTAMPTZ NOT NULL DEFAULT now()
+  applied_at    TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (applied_at >= '1970-01-01Z' AND applied_at < '10000-01-01Z')
 );
 
 CREATE TABLE notify_meta (              -- instance, secret, clock_offset (seconds), clock_mark (high-water mark)
@@ -31,7 +31,8 @@ CREATE TABLE notify_template (          -- one part of one published version; ne
   body          TEXT NOT NULL,
   sha256        TEXT NOT NULL,
   sequence      BIGINT NOT NULL,        -- one number per published version, the newest has the highest
-  published_at  TIMESTAMPTZ NOT NULL DEFAULT now(),
+  published_at  TIMESTAMPTZ NOT NULL DEFAULT now()
+                  CHECK (published_at >= '1970-01-01Z' AND published_at < '10000-01-01Z'),
   PRIMARY KEY (name, version, locale, part)
 );
 
@@ -66,21 +67,25 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
                      'permanent_failure', 'suppressed', 'expired', 'cancelled', 'dead_letter', 'unresolved')),
   reason           TEXT NOT NULL DEFAULT '',
   attempts_used    INTEGER NOT NULL DEFAULT 0,
-  first_tried_at   TIMESTAMPTZ,
-  doubt_since      TIMESTAMPTZ,         -- start of the earliest attempt whose outcome is unknown
+  first_tried_at   TIMESTAMPTZ CHECK (first_tried_at >= '1970-01-01Z' AND first_tried_at < '10000-01-01Z'),
+  doubt_since      TIMESTAMPTZ          -- start of the earliest attempt whose outcome is unknown
+                     CHECK (doubt_since >= '1970-01-01Z' AND doubt_since < '10000-01-01Z'),
   endpoint_id      BIGINT,
   fingerprint      TEXT,                -- keyed hash of the destination; NULL until the first claim
   transport        TEXT,
   sender           TEXT,
-  message_date     TIMESTAMPTZ,
+  message_date     TIMESTAMPTZ CHECK (message_date >= '1970-01-01Z' AND message_date < '10000-01-01Z'),
   fencing_token    BIGINT NOT NULL DEFAULT 0,  -- the work row's, saved when the delivery settles
   wire_key         TEXT COLLATE "C",    -- what providers see of the key; NULL until the first begin
   remote_id        TEXT,
-  accepted_at      TIMESTAMPTZ,
-  receipts_from    TIMESTAMPTZ,   -- where the receipt deadline counts from; NULL: accepted_at
-  settled_at       TIMESTAMPTZ,
-  created_at       TIMESTAMPTZ NOT NULL DEFAULT now(),
-  updated_at       TIMESTAMPTZ NOT NULL DEFAULT now(),
+  accepted_at      TIMESTAMPTZ CHECK (accepted_at >= '1970-01-01Z' AND accepted_at < '10000-01-01Z'),
+  receipts_from    TIMESTAMPTZ          -- where the receipt deadline counts from; NULL: accepted_at
+                     CHECK (receipts_from >= '1970-01-01Z' AND receipts_from < '10000-01-01Z'),
+  settled_at       TIMESTAMPTZ CHECK (settled_at >= '1970-01-01Z' AND settled_at < '10000-01-01Z'),
+  created_at       TIMESTAMPTZ NOT NULL DEFAULT now()
+                     CHECK (created_at >= '1970-01-01Z' AND created_at < '10000-01-01Z'),
+  updated_at       TIMESTAMPTZ NOT NULL DEFAULT now()
+                     CHECK (updated_at >= '1970-01-01Z' AND updated_at < '10000-01-01Z'),
   sensitive        BOOLEAN NOT NULL DEFAULT false,
   batch            TEXT,
   origin_id        BIGINT               -- the delivery that this one sends anew
@@ -112,8 +117,9 @@ CREATE TABLE notify_work (              -- what must happen next to a live deliv
   step          TEXT NOT NULL CHECK (step IN ('send', 'check', 'resolve')),
   lane          TEXT NOT NULL,
   region        TEXT NOT NULL,
-  due_at        TIMESTAMPTZ NOT NULL,
-  eligible_at   TIMESTAMPTZ NOT NULL,   -- due, retry or check time, or the deadline of whoever owns it
+  due_at        TIMESTAMPTZ NOT NULL CHECK (due_at >= '1970-01-01Z' AND due_at < '10000-01-01Z'),
+  eligible_at   TIMESTAMPTZ NOT NULL    -- due, retry or check time, or the deadline of whoever owns it
+                  CHECK (eligible_at >= '1970-01-01Z' AND eligible_at < '10000-01-01Z'),
   owner         TEXT,                   -- a run
   fencing_token BIGINT NOT NULL DEFAULT 0,
   tries         INTEGER NOT NULL DEFAULT 0,
@@ -135,15 +141,15 @@ CREATE TABLE notify_attempt (           -- one submission; opened before its fir
   run            TEXT NOT NULL,
   fencing_token  BIGINT NOT NULL,
   transport      TEXT NOT NULL,
-  started        TIMESTAMPTZ NOT NULL,
-  finished       TIMESTAMPTZ,
+  started        TIMESTAMPTZ NOT NULL CHECK (started >= '1970-01-01Z' AND started < '10000-01-01Z'),
+  finished       TIMESTAMPTZ CHECK (finished >= '1970-01-01Z' AND finished < '10000-01-01Z'),
   outcome        TEXT CHECK (outcome IN (
                    'accepted', 'temporary_failure', 'rate_limited', 'unavailable', 'permanent_failure', 'ambiguous')),
   reason         TEXT NOT NULL DEFAULT '',
   code           TEXT NOT NULL DEFAULT '',
   remote_id      TEXT,
-  remote_ids     JSONB,
-  retry_after    DOUBLE PRECISION,      -- seconds
+  remote_ids     JSONB CHECK (jsonb_typeof(remote_ids) = 'array'),
+  retry_after    DOUBLE PRECISION CHECK (retry_after > '-infinity' AND retry_after < 'infinity'),  -- seconds
   request_digest TEXT,                  -- keyed
   fingerprint    TEXT,
   mandate        TEXT CHECK (mandate IN ('replay', 'duplicate')),
@@ -151,7 +157,7 @@ CREATE TABLE notify_attempt (           -- one submission; opened before its fir
   encoding       TEXT,
   segments       INTEGER,
   bytes          BIGINT,
-  duration       DOUBLE PRECISION,      -- seconds
+  duration       DOUBLE PRECISION CHECK (duration > '-infinity' AND duration < 'infinity'),  -- seconds
   late           BOOLEAN NOT NULL DEFAULT false,
   PRIMARY KEY (delivery_id, number)
 ) WITH (fillfactor = 80);  -- room for the outcome beside its opening
@@ -159,8 +165,8 @@ CREATE TABLE notify_attempt (           -- one submission; opened before its fir
 CREATE TABLE notify_receipt (           -- one thing a provider said of a message
   id            BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   delivery_id   BIGINT NOT NULL,
-  at            TIMESTAMPTZ NOT NULL DEFAULT now(),
-  provider_time TIMESTAMPTZ,
+  at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (at >= '1970-01-01Z' AND at < '10000-01-01Z'),
+  provider_time TIMESTAMPTZ CHECK (provider_time >= '1970-01-01Z' AND provider_time < '10000-01-01Z'),
   remote_id     TEXT,
   part          INTEGER NOT NULL DEFAULT 0,
   status        TEXT NOT NULL,
@@ -176,7 +182,7 @@ CREATE UNIQUE INDEX notify_receipt_once ON notify_receipt (
 CREATE TABLE notify_transition (        -- one change of state, with who made it
   id            BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   delivery_id   BIGINT NOT NULL,
-  at            TIMESTAMPTZ NOT NULL DEFAULT now(),
+  at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (at >= '1970-01-01Z' AND at < '10000-01-01Z'),
   "from"        TEXT,                   -- NULL: the birth
   "to"          TEXT NOT NULL,
   reason        TEXT NOT NULL DEFAULT '',
@@ -197,7 +203,7 @@ CREATE TABLE notify_endpoint (          -- a recipient's address on a channel
   address       TEXT NOT NULL,          -- empty: erased
   fingerprint   TEXT,                   -- keyed hash; NULL until notifyctl has read the address
   actor         TEXT NOT NULL DEFAULT '',
-  at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (isfinite(at))
+  at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (at >= '1970-01-01Z' AND at < '10000-01-01Z')
 );
 
 CREATE INDEX notify_endpoint_newest ON notify_endpoint (recipient_id, channel, id);
@@ -214,7 +220,7 @@ CREATE TABLE notify_suppression (       -- a durable "do not contact"; a lifted 
   remote_id          TEXT,
   actor              TEXT NOT NULL DEFAULT '',
   note               TEXT NOT NULL DEFAULT '',
-  at                 TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (isfinite(at))
+  at                 TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (at >= '1970-01-01Z' AND at < '10000-01-01Z')
 );
 
 CREATE INDEX notify_suppression_newest ON notify_suppression (recipient_id, channel, id);
@@ -228,7 +234,7 @@ CREATE TABLE notify_consent (           -- consent of a recipient to a topic on 
   granted       BOOLEAN NOT NULL,
   actor         TEXT NOT NULL DEFAULT '',
   note          TEXT NOT NULL DEFAULT '',
-  at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (isfinite(at))
+  at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (at >= '1970-01-01Z' AND at < '10000-01-01Z')
 );
 
 CREATE INDEX notify_consent_newest ON notify_consent (recipient_id, channel, topic, id);
@@ -239,33 +245,36 @@ CREATE TABLE notify_gate (              -- a pause, a cool-down or a breaker
   scope         TEXT NOT NULL CHECK (scope IN ('lane', 'transport')),
   name          TEXT NOT NULL,
   kind          TEXT NOT NULL CHECK (kind IN ('pause', 'cooldown', 'breaker')),
-  until         TIMESTAMPTZ,            -- NULL: until a person resumes it; of a probe that is out: its deadline
+  until         TIMESTAMPTZ             -- NULL: until a person resumes it; of a probe that is out: its deadline
+                  CHECK (until >= '1970-01-01Z' AND until < '10000-01-01Z'),
   level         INTEGER NOT NULL DEFAULT 0,
   probe_owner   TEXT,                   -- the run whose attempt is the probe
   reason        TEXT NOT NULL DEFAULT '',
   actor         TEXT NOT NULL DEFAULT '',
-  at            TIMESTAMPTZ NOT NULL DEFAULT now(),
+  at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (at >= '1970-01-01Z' AND at < '10000-01-01Z'),
   PRIMARY KEY (scope, name, kind)
 );
 
 CREATE TABLE notify_gate_trail (        -- what happened to gates, and who did it; append-only
   id            BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  at            TIMESTAMPTZ NOT NULL DEFAULT now(),
+  at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (at >= '1970-01-01Z' AND at < '10000-01-01Z'),
   scope         TEXT NOT NULL,
   name          TEXT NOT NULL,
   kind          TEXT NOT NULL,
   action        TEXT NOT NULL CHECK (action IN ('closed', 'probed', 'opened')),
-  until         TIMESTAMPTZ,
+  until         TIMESTAMPTZ CHECK (until >= '1970-01-01Z' AND until < '10000-01-01Z'),
   level         INTEGER NOT NULL DEFAULT 0,
   reason        TEXT NOT NULL DEFAULT '',
   actor         TEXT NOT NULL           -- a run, or a person
 );
 
 CREATE TABLE notify_pace (              -- one rate limit's state: of a lane, a transport or a destination fingerprint
+  -- a year is left for what is added to these times
   key           TEXT NOT NULL,
   rate          TEXT NOT NULL,
-  tat           TIMESTAMPTZ,            -- /s and /m: theoretical arrival time of the next message
-  window_start  TIMESTAMPTZ,            -- /h and /d
+  tat           TIMESTAMPTZ             -- /s and /m: theoretical arrival time of the next message
+                  CHECK (tat >= '1970-01-01Z' AND tat < '9999-01-01Z'),
+  window_start  TIMESTAMPTZ CHECK (window_start >= '1970-01-01Z' AND window_start < '9999-01-01Z'),  -- /h and /d
   count         BIGINT NOT NULL DEFAULT 0,
   PRIMARY KEY (key, rate)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
@@ -276,10 +285,10 @@ CREATE TABLE notify_run (               -- one tick that did something
   host          TEXT NOT NULL,
   pid           INTEGER NOT NULL,
   version       TEXT NOT NULL,
-  started       TIMESTAMPTZ NOT NULL,
-  finished      TIMESTAMPTZ,
+  started       TIMESTAMPTZ NOT NULL CHECK (started >= '1970-01-01Z' AND started < '10000-01-01Z'),
+  finished      TIMESTAMPTZ CHECK (finished >= '1970-01-01Z' AND finished < '10000-01-01Z'),
   exit_code     INTEGER,
-  counts        JSONB NOT NULL DEFAULT '{}'
+  counts        JSONB NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(counts) = 'object')
 );
 
 CREATE INDEX notify_run_started ON notify_run (started);
@@ -287,10 +296,11 @@ CREATE INDEX notify_run_started ON notify_run (started);
 CREATE TABLE notify_cursor (            -- how far a mailbox or event feed was read, and who is reading it
   transport     TEXT NOT NULL PRIMARY KEY,
   cursor        TEXT NOT NULL DEFAULT '',
-  eligible_at   TIMESTAMPTZ NOT NULL,   -- the next read, or the deadline of whoever reads it now
+  eligible_at   TIMESTAMPTZ NOT NULL    -- the next read, or the deadline of whoever reads it now
+                  CHECK (eligible_at >= '1970-01-01Z' AND eligible_at < '10000-01-01Z'),
   owner         TEXT,                   -- a run
   fencing_token BIGINT NOT NULL DEFAULT 0,
-  at            TIMESTAMPTZ NOT NULL DEFAULT now()
+  at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (at >= '1970-01-01Z' AND at < '10000-01-01Z')
 );
 
 --------------------------------------------------------------------------------------------- what an insert decides

@@ -3,33 +3,43 @@
 --
 -- The contract for applications is ../README.md. Times are UTC text 'YYYY-MM-DD HH:MM:SS.ffffff', so that they
 -- sort; what an application gives in another ISO form is rewritten by triggers. JSON is text, booleans are 0 and 1.
+--
+-- SQLite stores anything in any column, and STRICT needs 3.37: the CHECKs say what Postgres' types say. Text with an
+-- affinity takes numbers as text, so that only a BLOB is left to refuse. Where a trigger rewrites a time, its CHECK
+-- judges only what has the form that sorts.
 
 ------------------------------------------------------------------------------------------------ about the ledger
 
 CREATE TABLE notify_schema (            -- one applied file of this folder
   version       INTEGER NOT NULL PRIMARY KEY,
-  name          TEXT NOT NULL,
-  checksum      TEXT NOT NULL,          -- SHA-256 of the file
-  min_reader    INTEGER NOT NULL,       -- oldest tool that may use a ledger with this file applied
-  applied_at    TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+  name          TEXT NOT NULL CHECK (typeof(name) <> 'blob'),
+  checksum      TEXT NOT NULL CHECK (typeof(checksum) <> 'blob'),  -- SHA-256 of the file
+  min_reader    INTEGER NOT NULL        -- oldest tool that may use a ledger with this file applied
+                  CHECK (typeof(min_reader) = 'integer'),
+  applied_at    TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') CHECK (
+                  datetime(substr(applied_at, 1, 19), '+0 days') IS substr(applied_at, 1, 19)
+                  AND applied_at >= '1970' AND substr(applied_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]')
 );
 
 CREATE TABLE notify_meta (              -- instance, secret, clock_offset (seconds), clock_mark (high-water mark)
-  key           TEXT NOT NULL PRIMARY KEY,
-  value         TEXT NOT NULL
+  key           TEXT NOT NULL PRIMARY KEY CHECK (typeof(key) <> 'blob'),
+  value         TEXT NOT NULL CHECK (typeof(value) <> 'blob')
 ) WITHOUT ROWID;
 
 -------------------------------------------------------------------------------------------- what is to be sent
 
 CREATE TABLE notify_template (          -- one part of one published version; never changed once published
-  name          TEXT NOT NULL,
-  version       TEXT NOT NULL,
-  locale        TEXT NOT NULL DEFAULT '',
+  name          TEXT NOT NULL CHECK (typeof(name) <> 'blob'),
+  version       TEXT NOT NULL CHECK (typeof(version) <> 'blob'),
+  locale        TEXT NOT NULL DEFAULT '' CHECK (typeof(locale) <> 'blob'),
   part          TEXT NOT NULL CHECK (part IN ('subject', 'text', 'html', 'sms')),
-  body          TEXT NOT NULL,
-  sha256        TEXT NOT NULL,
-  sequence      INTEGER NOT NULL,       -- one number per published version, the newest has the highest
-  published_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
+  body          TEXT NOT NULL CHECK (typeof(body) <> 'blob'),
+  sha256        TEXT NOT NULL CHECK (typeof(sha256) <> 'blob'),
+  sequence      INTEGER NOT NULL        -- one number per published version, the newest has the highest
+                  CHECK (typeof(sequence) = 'integer'),
+  published_at  TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') CHECK (
+                  datetime(substr(published_at, 1, 19), '+0 days') IS substr(published_at, 1, 19)
+                  AND published_at >= '1970' AND substr(published_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
   PRIMARY KEY (name, version, locale, part)
 ) WITHOUT ROWID;
 
@@ -49,46 +59,90 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
                      AND recipient_id NOT GLOB
                        '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
   channel          TEXT NOT NULL CHECK (channel IN ('email', 'sms')),
-  lane             TEXT NOT NULL ON CONFLICT REPLACE DEFAULT '',   -- empty: the channel's name
-  region           TEXT NOT NULL ON CONFLICT REPLACE DEFAULT '',
-  topic            TEXT,
-  template         TEXT NOT NULL CHECK (template <> ''),
-  template_version TEXT,                -- NULL: the newest published one, pinned by the insert
-  locale           TEXT,
+  lane             TEXT NOT NULL ON CONFLICT REPLACE DEFAULT ''  -- empty: the channel's name
+                     CHECK (typeof(lane) <> 'blob'),
+  region           TEXT NOT NULL ON CONFLICT REPLACE DEFAULT '' CHECK (typeof(region) <> 'blob'),
+  topic            TEXT CHECK (typeof(topic) <> 'blob'),
+  template         TEXT NOT NULL CHECK (template <> '' AND typeof(template) <> 'blob'),
+  template_version TEXT                 -- NULL: the newest published one, pinned by the insert
+                     CHECK (typeof(template_version) <> 'blob'),
+  locale           TEXT CHECK (typeof(locale) <> 'blob'),
   variables        TEXT NOT NULL ON CONFLICT REPLACE DEFAULT '{}'
-                     CHECK (CASE WHEN json_valid(variables) THEN json_type(variables) = 'object' ELSE 0 END),
+                     CHECK (CASE WHEN typeof(variables) = 'text' AND json_valid(variables)
+                     THEN json_type(variables) = 'object' ELSE 0 END),
   attachments      TEXT NOT NULL ON CONFLICT REPLACE DEFAULT '[]'
-                     CHECK (CASE WHEN json_valid(attachments) THEN json_type(attachments) = 'array' ELSE 0 END),
-  destination      TEXT,                -- NULL: the recipient's current endpoint
-  due_at           TEXT NOT NULL ON CONFLICT REPLACE DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
-  expires_at       TEXT,
-  content_digest   TEXT,                -- keyed; NULL until the first claim
+                     CHECK (CASE WHEN typeof(attachments) = 'text' AND json_valid(attachments)
+                     THEN json_type(attachments) = 'array' ELSE 0 END),
+  destination      TEXT CHECK (typeof(destination) <> 'blob'),  -- NULL: the recipient's current endpoint
+  due_at           TEXT NOT NULL ON CONFLICT REPLACE DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+                     CONSTRAINT "notify_delivery.due_at is not a time" CHECK (
+                       due_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                       OR datetime(substr(due_at, 1, 19), '+0 days') IS substr(due_at, 1, 19)
+                       AND due_at >= '1970' AND substr(due_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  expires_at       TEXT
+                     CONSTRAINT "notify_delivery.expires_at is not a time" CHECK (
+                       expires_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                       OR datetime(substr(expires_at, 1, 19), '+0 days') IS substr(expires_at, 1, 19)
+                       AND expires_at >= '1970' AND substr(expires_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  content_digest   TEXT CHECK (typeof(content_digest) <> 'blob'),  -- keyed; NULL until the first claim
   idempotency_key  TEXT GENERATED ALWAYS AS
                      (length(event_id) || ':' || event_id || ':' || recipient_id || ':' || channel) VIRTUAL,
   -- where it stands: written by notifyctl only
   state            TEXT NOT NULL DEFAULT 'queued' CHECK (state IN (
                      'queued', 'sending', 'temporary_failure', 'ambiguous', 'accepted', 'pending', 'delivered',
                      'permanent_failure', 'suppressed', 'expired', 'cancelled', 'dead_letter', 'unresolved')),
-  reason           TEXT NOT NULL DEFAULT '',
-  attempts_used    INTEGER NOT NULL DEFAULT 0,
-  first_tried_at   TEXT,
-  doubt_since      TEXT,                -- start of the earliest attempt whose outcome is unknown
-  endpoint_id      INTEGER,
-  fingerprint      TEXT,                -- keyed hash of the destination; NULL until the first claim
-  transport        TEXT,
-  sender           TEXT,
-  message_date     TEXT,
-  fencing_token    INTEGER NOT NULL DEFAULT 0,   -- the work row's, saved when the delivery settles
-  wire_key         TEXT,                -- what providers see of the key; NULL until the first begin
-  remote_id        TEXT,
-  accepted_at      TEXT,
-  receipts_from    TEXT,   -- where the receipt deadline counts from; NULL: accepted_at
-  settled_at       TEXT,
-  created_at       TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
-  updated_at       TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
+  reason           TEXT NOT NULL DEFAULT '' CHECK (typeof(reason) <> 'blob'),
+  attempts_used    INTEGER NOT NULL DEFAULT 0 CHECK (typeof(attempts_used) = 'integer'),
+  first_tried_at   TEXT
+                     CONSTRAINT "notify_delivery.first_tried_at is not a time" CHECK (
+                       first_tried_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                       OR datetime(substr(first_tried_at, 1, 19), '+0 days') IS substr(first_tried_at, 1, 19)
+                       AND first_tried_at >= '1970'
+                       AND substr(first_tried_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  doubt_since      TEXT                 -- start of the earliest attempt whose outcome is unknown
+                     CONSTRAINT "notify_delivery.doubt_since is not a time" CHECK (
+                       doubt_since NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                       OR datetime(substr(doubt_since, 1, 19), '+0 days') IS substr(doubt_since, 1, 19)
+                       AND doubt_since >= '1970' AND substr(doubt_since, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  endpoint_id      INTEGER CHECK (typeof(endpoint_id) IN ('integer', 'null')),
+  fingerprint      TEXT                 -- keyed hash of the destination; NULL until the first claim
+                     CHECK (typeof(fingerprint) <> 'blob'),
+  transport        TEXT CHECK (typeof(transport) <> 'blob'),
+  sender           TEXT CHECK (typeof(sender) <> 'blob'),
+  message_date     TEXT CHECK (
+                     datetime(substr(message_date, 1, 19), '+0 days') IS substr(message_date, 1, 19)
+                     AND message_date >= '1970' AND substr(message_date, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  fencing_token    INTEGER NOT NULL DEFAULT 0  -- the work row's, saved when the delivery settles
+                     CHECK (typeof(fencing_token) = 'integer'),
+  wire_key         TEXT                 -- what providers see of the key; NULL until the first begin
+                     CHECK (typeof(wire_key) <> 'blob'),
+  remote_id        TEXT CHECK (typeof(remote_id) <> 'blob'),
+  accepted_at      TEXT
+                     CONSTRAINT "notify_delivery.accepted_at is not a time" CHECK (
+                       accepted_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                       OR datetime(substr(accepted_at, 1, 19), '+0 days') IS substr(accepted_at, 1, 19)
+                       AND accepted_at >= '1970' AND substr(accepted_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  receipts_from    TEXT CHECK (         -- where the receipt deadline counts from; NULL: accepted_at
+                     datetime(substr(receipts_from, 1, 19), '+0 days') IS substr(receipts_from, 1, 19)
+                     AND receipts_from >= '1970' AND substr(receipts_from, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  settled_at       TEXT
+                     CONSTRAINT "notify_delivery.settled_at is not a time" CHECK (
+                       settled_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                       OR datetime(substr(settled_at, 1, 19), '+0 days') IS substr(settled_at, 1, 19)
+                       AND settled_at >= '1970' AND substr(settled_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  created_at       TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+                     CONSTRAINT "notify_delivery.created_at is not a time" CHECK (
+                       created_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                       OR datetime(substr(created_at, 1, 19), '+0 days') IS substr(created_at, 1, 19)
+                       AND created_at >= '1970' AND substr(created_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  updated_at       TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+                     CONSTRAINT "notify_delivery.updated_at is not a time" CHECK (
+                       updated_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                       OR datetime(substr(updated_at, 1, 19), '+0 days') IS substr(updated_at, 1, 19)
+                       AND updated_at >= '1970' AND substr(updated_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
   sensitive        INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0 CHECK (sensitive IN (0, 1)),
-  batch            TEXT,
-  origin_id        INTEGER              -- the delivery that this one sends anew
+  batch            TEXT CHECK (typeof(batch) <> 'blob'),
+  origin_id        INTEGER CHECK (typeof(origin_id) IN ('integer', 'null'))  -- the delivery that this one sends anew
 );
 
 CREATE UNIQUE INDEX notify_delivery_key ON notify_delivery (idempotency_key);
@@ -105,20 +159,28 @@ CREATE INDEX notify_delivery_doubt ON notify_delivery (fingerprint) WHERE doubt_
 CREATE INDEX notify_delivery_batch ON notify_delivery (batch) WHERE batch IS NOT NULL;
 
 CREATE TABLE notify_key (               -- every idempotency key ever used; outlives its delivery
-  key           TEXT NOT NULL PRIMARY KEY,
-  delivery_id   INTEGER NOT NULL
+  key           TEXT NOT NULL PRIMARY KEY CHECK (typeof(key) <> 'blob'),
+  delivery_id   INTEGER NOT NULL CHECK (typeof(delivery_id) = 'integer')
 ) WITHOUT ROWID;
 
 CREATE TABLE notify_work (              -- what must happen next to a live delivery; gone once it settles
   delivery_id   INTEGER NOT NULL PRIMARY KEY REFERENCES notify_delivery (id),
   step          TEXT NOT NULL CHECK (step IN ('send', 'check', 'resolve')),
-  lane          TEXT NOT NULL,
-  region        TEXT NOT NULL,
-  due_at        TEXT NOT NULL,
-  eligible_at   TEXT NOT NULL,          -- due, retry or check time, or the deadline of whoever owns it
-  owner         TEXT,                   -- a run
-  fencing_token INTEGER NOT NULL DEFAULT 0,
-  tries         INTEGER NOT NULL DEFAULT 0,
+  lane          TEXT NOT NULL CHECK (typeof(lane) <> 'blob'),
+  region        TEXT NOT NULL CHECK (typeof(region) <> 'blob'),
+  due_at        TEXT NOT NULL
+                  CONSTRAINT "notify_work.due_at is not a time" CHECK (
+                    due_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                    OR datetime(substr(due_at, 1, 19), '+0 days') IS substr(due_at, 1, 19)
+                    AND due_at >= '1970' AND substr(due_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  eligible_at   TEXT NOT NULL           -- due, retry or check time, or the deadline of whoever owns it
+                  CONSTRAINT "notify_work.eligible_at is not a time" CHECK (
+                    eligible_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                    OR datetime(substr(eligible_at, 1, 19), '+0 days') IS substr(eligible_at, 1, 19)
+                    AND eligible_at >= '1970' AND substr(eligible_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  owner         TEXT CHECK (typeof(owner) <> 'blob'),  -- a run
+  fencing_token INTEGER NOT NULL DEFAULT 0 CHECK (typeof(fencing_token) = 'integer'),
+  tries         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(tries) = 'integer'),
   mandate       TEXT CHECK (mandate IN ('replay', 'duplicate')),
   held          INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1))   -- in doubt, and a person has been told
 );
@@ -128,42 +190,56 @@ CREATE INDEX notify_work_claim ON notify_work (step, lane, region, eligible_at, 
 -------------------------------------------------------------------------------------------------- what happened
 
 CREATE TABLE notify_attempt (           -- one submission; opened before its first byte
-  delivery_id    INTEGER NOT NULL,
-  number         INTEGER NOT NULL,
-  run            TEXT NOT NULL,
-  fencing_token  INTEGER NOT NULL,
-  transport      TEXT NOT NULL,
-  started        TEXT NOT NULL,
-  finished       TEXT,
+  delivery_id    INTEGER NOT NULL CHECK (typeof(delivery_id) = 'integer'),
+  number         INTEGER NOT NULL CHECK (typeof(number) = 'integer'),
+  run            TEXT NOT NULL CHECK (typeof(run) <> 'blob'),
+  fencing_token  INTEGER NOT NULL CHECK (typeof(fencing_token) = 'integer'),
+  transport      TEXT NOT NULL CHECK (typeof(transport) <> 'blob'),
+  started        TEXT NOT NULL
+                   CONSTRAINT "notify_attempt.started is not a time" CHECK (
+                     started NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                     OR datetime(substr(started, 1, 19), '+0 days') IS substr(started, 1, 19)
+                     AND started >= '1970' AND substr(started, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  finished       TEXT
+                   CONSTRAINT "notify_attempt.finished is not a time" CHECK (
+                     finished NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                     OR datetime(substr(finished, 1, 19), '+0 days') IS substr(finished, 1, 19)
+                     AND finished >= '1970' AND substr(finished, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
   outcome        TEXT CHECK (outcome IN (
                    'accepted', 'temporary_failure', 'rate_limited', 'unavailable', 'permanent_failure', 'ambiguous')),
-  reason         TEXT NOT NULL DEFAULT '',
-  code           TEXT NOT NULL DEFAULT '',
-  remote_id      TEXT,
-  remote_ids     TEXT CHECK (remote_ids IS NULL OR json_valid(remote_ids)),
-  retry_after    REAL,                  -- seconds
-  request_digest TEXT,                  -- keyed
-  fingerprint    TEXT,
+  reason         TEXT NOT NULL DEFAULT '' CHECK (typeof(reason) <> 'blob'),
+  code           TEXT NOT NULL DEFAULT '' CHECK (typeof(code) <> 'blob'),
+  remote_id      TEXT CHECK (typeof(remote_id) <> 'blob'),
+  remote_ids     TEXT CHECK (
+                   remote_ids IS NULL OR CASE WHEN typeof(remote_ids) = 'text' AND json_valid(remote_ids)
+                   THEN json_type(remote_ids) = 'array' ELSE 0 END),
+  retry_after    REAL CHECK (typeof(retry_after) IN ('real', 'null') AND abs(retry_after) < 9e999),  -- seconds
+  request_digest TEXT CHECK (typeof(request_digest) <> 'blob'),  -- keyed
+  fingerprint    TEXT CHECK (typeof(fingerprint) <> 'blob'),
   mandate        TEXT CHECK (mandate IN ('replay', 'duplicate')),
-  locale         TEXT,
-  encoding       TEXT,
-  segments       INTEGER,
-  bytes          INTEGER,
-  duration       REAL,                  -- seconds
+  locale         TEXT CHECK (typeof(locale) <> 'blob'),
+  encoding       TEXT CHECK (typeof(encoding) <> 'blob'),
+  segments       INTEGER CHECK (typeof(segments) IN ('integer', 'null')),
+  bytes          INTEGER CHECK (typeof(bytes) IN ('integer', 'null')),
+  duration       REAL CHECK (typeof(duration) IN ('real', 'null') AND abs(duration) < 9e999),  -- seconds
   late           INTEGER NOT NULL DEFAULT 0 CHECK (late IN (0, 1)),
   PRIMARY KEY (delivery_id, number)
 ) WITHOUT ROWID;
 
 CREATE TABLE notify_receipt (           -- one thing a provider said of a message
   id            INTEGER PRIMARY KEY AUTOINCREMENT,
-  delivery_id   INTEGER NOT NULL,
-  at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
-  provider_time TEXT,
-  remote_id     TEXT,
-  part          INTEGER NOT NULL DEFAULT 0,
-  status        TEXT NOT NULL,
-  reason        TEXT NOT NULL DEFAULT '',
-  code          TEXT NOT NULL DEFAULT ''
+  delivery_id   INTEGER NOT NULL CHECK (typeof(delivery_id) = 'integer'),
+  at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') CHECK (
+                  datetime(substr(at, 1, 19), '+0 days') IS substr(at, 1, 19)
+                  AND at >= '1970' AND substr(at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  provider_time TEXT CHECK (
+                  datetime(substr(provider_time, 1, 19), '+0 days') IS substr(provider_time, 1, 19)
+                  AND provider_time >= '1970' AND substr(provider_time, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  remote_id     TEXT CHECK (typeof(remote_id) <> 'blob'),
+  part          INTEGER NOT NULL DEFAULT 0 CHECK (typeof(part) = 'integer'),
+  status        TEXT NOT NULL CHECK (typeof(status) <> 'blob'),
+  reason        TEXT NOT NULL DEFAULT '' CHECK (typeof(reason) <> 'blob'),
+  code          TEXT NOT NULL DEFAULT '' CHECK (typeof(code) <> 'blob')
 );
 
 -- What is said twice is kept once: a feed read again after a crash changes nothing.
@@ -172,14 +248,18 @@ CREATE UNIQUE INDEX notify_receipt_once ON notify_receipt (
 
 CREATE TABLE notify_transition (        -- one change of state, with who made it
   id            INTEGER PRIMARY KEY AUTOINCREMENT,
-  delivery_id   INTEGER NOT NULL,
-  at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
-  "from"        TEXT,                   -- NULL: the birth
-  "to"          TEXT NOT NULL,
-  reason        TEXT NOT NULL DEFAULT '',
-  attempt       INTEGER,
-  actor         TEXT NOT NULL,          -- a run, a batch, or a person
-  note          TEXT NOT NULL DEFAULT ''
+  delivery_id   INTEGER NOT NULL CHECK (typeof(delivery_id) = 'integer'),
+  at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+                  CONSTRAINT "notify_transition.at is not a time" CHECK (
+                    at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                    OR datetime(substr(at, 1, 19), '+0 days') IS substr(at, 1, 19)
+                    AND at >= '1970' AND substr(at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  "from"        TEXT CHECK (typeof("from") <> 'blob'),  -- NULL: the birth
+  "to"          TEXT NOT NULL CHECK (typeof("to") <> 'blob'),
+  reason        TEXT NOT NULL DEFAULT '' CHECK (typeof(reason) <> 'blob'),
+  attempt       INTEGER CHECK (typeof(attempt) IN ('integer', 'null')),
+  actor         TEXT NOT NULL CHECK (typeof(actor) <> 'blob'),  -- a run, a batch, or a person
+  note          TEXT NOT NULL DEFAULT '' CHECK (typeof(note) <> 'blob')
 );
 
 CREATE INDEX notify_transition_delivery ON notify_transition (delivery_id);
@@ -194,9 +274,9 @@ CREATE TABLE notify_endpoint (          -- a recipient's address on a channel
                   AND recipient_id NOT GLOB
                     '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
   channel       TEXT NOT NULL CHECK (channel IN ('email', 'sms')),
-  address       TEXT NOT NULL,          -- empty: erased
-  fingerprint   TEXT,                   -- keyed hash; NULL until notifyctl has read the address
-  actor         TEXT NOT NULL DEFAULT '',
+  address       TEXT NOT NULL CHECK (typeof(address) <> 'blob'),  -- empty: erased
+  fingerprint   TEXT CHECK (typeof(fingerprint) <> 'blob'),  -- keyed hash; NULL until notifyctl has read the address
+  actor         TEXT NOT NULL DEFAULT '' CHECK (typeof(actor) <> 'blob'),
   at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
 );
 
@@ -210,13 +290,14 @@ CREATE TABLE notify_suppression (       -- a durable "do not contact"; a lifted 
                        AND recipient_id NOT GLOB
                          '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
   channel            TEXT NOT NULL CHECK (channel IN ('email', 'sms')),
-  reason             TEXT NOT NULL DEFAULT 'manual' CHECK (reason <> ''),
+  reason             TEXT NOT NULL DEFAULT 'manual' CHECK (reason <> '' AND typeof(reason) <> 'blob'),
   lifted             INTEGER NOT NULL DEFAULT 0 CHECK (lifted IN (0, 1)),
-  fingerprint        TEXT,              -- 'invalid_recipient' and 'hard_bounce' concern this address only
-  source_delivery_id INTEGER,
-  remote_id          TEXT,
-  actor              TEXT NOT NULL DEFAULT '',
-  note               TEXT NOT NULL DEFAULT '',
+  fingerprint        TEXT               -- 'invalid_recipient' and 'hard_bounce' concern this address only
+                       CHECK (typeof(fingerprint) <> 'blob'),
+  source_delivery_id INTEGER CHECK (typeof(source_delivery_id) IN ('integer', 'null')),
+  remote_id          TEXT CHECK (typeof(remote_id) <> 'blob'),
+  actor              TEXT NOT NULL DEFAULT '' CHECK (typeof(actor) <> 'blob'),
+  note               TEXT NOT NULL DEFAULT '' CHECK (typeof(note) <> 'blob'),
   at                 TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
 );
 
@@ -230,10 +311,10 @@ CREATE TABLE notify_consent (           -- consent of a recipient to a topic on 
                   AND recipient_id NOT GLOB
                     '*[' || char(1) || '-' || char(31) || char(127) || '-' || char(159) || ']*'),
   channel       TEXT NOT NULL CHECK (channel IN ('email', 'sms')),
-  topic         TEXT NOT NULL CHECK (topic <> ''),
+  topic         TEXT NOT NULL CHECK (topic <> '' AND typeof(topic) <> 'blob'),
   granted       INTEGER NOT NULL CHECK (granted IN (0, 1)),
-  actor         TEXT NOT NULL DEFAULT '',
-  note          TEXT NOT NULL DEFAULT '',
+  actor         TEXT NOT NULL DEFAULT '' CHECK (typeof(actor) <> 'blob'),
+  note          TEXT NOT NULL DEFAULT '' CHECK (typeof(note) <> 'blob'),
   at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
 );
 
@@ -243,60 +324,84 @@ CREATE INDEX notify_consent_newest ON notify_consent (recipient_id, channel, top
 
 CREATE TABLE notify_gate (              -- a pause, a cool-down or a breaker
   scope         TEXT NOT NULL CHECK (scope IN ('lane', 'transport')),
-  name          TEXT NOT NULL,
+  name          TEXT NOT NULL CHECK (typeof(name) <> 'blob'),
   kind          TEXT NOT NULL CHECK (kind IN ('pause', 'cooldown', 'breaker')),
-  until         TEXT,                   -- NULL: until a person resumes it; of a probe that is out: its deadline
-  level         INTEGER NOT NULL DEFAULT 0,
-  probe_owner   TEXT,                   -- the run whose attempt is the probe
-  reason        TEXT NOT NULL DEFAULT '',
-  actor         TEXT NOT NULL DEFAULT '',
-  at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
+  until         TEXT                    -- NULL: until a person resumes it; of a probe that is out: its deadline
+                  CONSTRAINT "notify_gate.until is not a time" CHECK (
+                    until NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+                    OR datetime(substr(until, 1, 19), '+0 days') IS substr(until, 1, 19)
+                    AND until >= '1970' AND substr(until, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  level         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(level) = 'integer'),
+  probe_owner   TEXT CHECK (typeof(probe_owner) <> 'blob'),  -- the run whose attempt is the probe
+  reason        TEXT NOT NULL DEFAULT '' CHECK (typeof(reason) <> 'blob'),
+  actor         TEXT NOT NULL DEFAULT '' CHECK (typeof(actor) <> 'blob'),
+  at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') CHECK (
+                  datetime(substr(at, 1, 19), '+0 days') IS substr(at, 1, 19)
+                  AND at >= '1970' AND substr(at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
   PRIMARY KEY (scope, name, kind)
 ) WITHOUT ROWID;
 
 CREATE TABLE notify_gate_trail (        -- what happened to gates, and who did it; append-only
   id            INTEGER PRIMARY KEY AUTOINCREMENT,
-  at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'),
-  scope         TEXT NOT NULL,
-  name          TEXT NOT NULL,
-  kind          TEXT NOT NULL,
+  at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') CHECK (
+                  datetime(substr(at, 1, 19), '+0 days') IS substr(at, 1, 19)
+                  AND at >= '1970' AND substr(at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  scope         TEXT NOT NULL CHECK (typeof(scope) <> 'blob'),
+  name          TEXT NOT NULL CHECK (typeof(name) <> 'blob'),
+  kind          TEXT NOT NULL CHECK (typeof(kind) <> 'blob'),
   action        TEXT NOT NULL CHECK (action IN ('closed', 'probed', 'opened')),
-  until         TEXT,
-  level         INTEGER NOT NULL DEFAULT 0,
-  reason        TEXT NOT NULL DEFAULT '',
-  actor         TEXT NOT NULL           -- a run, or a person
+  until         TEXT CHECK (
+                  datetime(substr(until, 1, 19), '+0 days') IS substr(until, 1, 19)
+                  AND until >= '1970' AND substr(until, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  level         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(level) = 'integer'),
+  reason        TEXT NOT NULL DEFAULT '' CHECK (typeof(reason) <> 'blob'),
+  actor         TEXT NOT NULL CHECK (typeof(actor) <> 'blob')  -- a run, or a person
 );
 
 CREATE TABLE notify_pace (              -- one rate limit's state: of a lane, a transport or a destination fingerprint
-  key           TEXT NOT NULL,
-  rate          TEXT NOT NULL,
-  tat           TEXT,                   -- /s and /m: theoretical arrival time of the next message
-  window_start  TEXT,                   -- /h and /d
-  count         INTEGER NOT NULL DEFAULT 0,
+  -- a year is left for what is added to these times
+  key           TEXT NOT NULL CHECK (typeof(key) <> 'blob'),
+  rate          TEXT NOT NULL CHECK (typeof(rate) <> 'blob'),
+  tat           TEXT CHECK (            -- /s and /m: theoretical arrival time of the next message
+                  datetime(substr(tat, 1, 19), '+0 days') IS substr(tat, 1, 19)
+                  AND tat >= '1970' AND tat < '9999' AND substr(tat, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  window_start  TEXT CHECK (            -- /h and /d
+                  datetime(substr(window_start, 1, 19), '+0 days') IS substr(window_start, 1, 19)
+                  AND window_start >= '1970' AND window_start < '9999' AND substr(window_start, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  count         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(count) = 'integer'),
   PRIMARY KEY (key, rate)
 ) WITHOUT ROWID;
 
 CREATE TABLE notify_run (               -- one tick that did something
-  id            TEXT NOT NULL PRIMARY KEY,
-  command       TEXT NOT NULL,
-  host          TEXT NOT NULL,
-  pid           INTEGER NOT NULL,
-  version       TEXT NOT NULL,
-  started       TEXT NOT NULL,
-  finished      TEXT,
-  exit_code     INTEGER,
-  counts        TEXT NOT NULL DEFAULT '{}' CHECK (json_valid(counts))
+  id            TEXT NOT NULL PRIMARY KEY CHECK (typeof(id) <> 'blob'),
+  command       TEXT NOT NULL CHECK (typeof(command) <> 'blob'),
+  host          TEXT NOT NULL CHECK (typeof(host) <> 'blob'),
+  pid           INTEGER NOT NULL CHECK (typeof(pid) = 'integer'),
+  version       TEXT NOT NULL CHECK (typeof(version) <> 'blob'),
+  started       TEXT NOT NULL CHECK (
+                  datetime(substr(started, 1, 19), '+0 days') IS substr(started, 1, 19)
+                  AND started >= '1970' AND substr(started, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  finished      TEXT CHECK (
+                  datetime(substr(finished, 1, 19), '+0 days') IS substr(finished, 1, 19)
+                  AND finished >= '1970' AND substr(finished, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  exit_code     INTEGER CHECK (typeof(exit_code) IN ('integer', 'null')),
+  counts        TEXT NOT NULL DEFAULT '{}' CHECK (
+                  CASE WHEN typeof(counts) = 'text' AND json_valid(counts) THEN json_type(counts) = 'object' ELSE 0 END)
 ) WITHOUT ROWID;
 
 CREATE INDEX notify_run_started ON notify_run (started);
 
 CREATE TABLE notify_cursor (            -- how far a mailbox or event feed was read, and who is reading it
-  transport     TEXT NOT NULL PRIMARY KEY,
-  cursor        TEXT NOT NULL DEFAULT '',
-  eligible_at   TEXT NOT NULL,          -- the next read, or the deadline of whoever reads it now
-  owner         TEXT,                   -- a run
-  fencing_token INTEGER NOT NULL DEFAULT 0,
-  at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')
+  transport     TEXT NOT NULL PRIMARY KEY CHECK (typeof(transport) <> 'blob'),
+  cursor        TEXT NOT NULL DEFAULT '' CHECK (typeof(cursor) <> 'blob'),
+  eligible_at   TEXT NOT NULL CHECK (   -- the next read, or the deadline of whoever reads it now
+                  datetime(substr(eligible_at, 1, 19), '+0 days') IS substr(eligible_at, 1, 19)
+                  AND eligible_at >= '1970' AND substr(eligible_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  owner         TEXT CHECK (typeof(owner) <> 'blob'),  -- a run
+  fencing_token INTEGER NOT NULL DEFAULT 0 CHECK (typeof(fencing_token) = 'integer'),
+  at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') CHECK (
+                  datetime(substr(at, 1, 19), '+0 days') IS substr(at, 1, 19)
+                  AND at >= '1970' AND substr(at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]')
 ) WITHOUT ROWID;
 
 --------------------------------------------------------------------------------------------- what an insert decides
@@ -324,11 +429,12 @@ BEGIN
   WHERE NEW.state IN ('sending', 'temporary_failure', 'ambiguous', 'pending');
 
   SELECT RAISE(ABORT, 'notify_delivery.due_at is not a time like 2027-03-28T09:00:00Z')
-  WHERE NOT (date(substr(NEW.due_at, 1, 10), '+0 days') IS substr(NEW.due_at, 1, 10)
+  WHERE NEW.due_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+    AND NOT (date(substr(NEW.due_at, 1, 10), '+0 days') IS substr(NEW.due_at, 1, 10)
     AND substr(NEW.due_at, 11, 1) IN ('T', ' ') AND length(NEW.due_at) >= 16
     AND COALESCE(datetime(NEW.due_at) BETWEEN '1970' AND '9999-12-31 24', 0));
   SELECT RAISE(ABORT, 'notify_delivery.expires_at is not a time like 2027-03-28T09:00:00Z')
-  WHERE NEW.expires_at IS NOT NULL
+  WHERE NEW.expires_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
     AND NOT (date(substr(NEW.expires_at, 1, 10), '+0 days') IS substr(NEW.expires_at, 1, 10)
     AND substr(NEW.expires_at, 11, 1) IN ('T', ' ') AND length(NEW.expires_at) >= 16
     AND COALESCE(datetime(NEW.expires_at) BETWEEN '1970' AND '9999-12-31 24', 0));
@@ -619,7 +725,7 @@ BEGIN
     UNION ALL SELECT 'first_tried_at', NEW.first_tried_at UNION ALL SELECT 'doubt_since', NEW.doubt_since
     UNION ALL SELECT 'accepted_at', NEW.accepted_at UNION ALL SELECT 'settled_at', NEW.settled_at
     UNION ALL SELECT 'created_at', NEW.created_at UNION ALL SELECT 'updated_at', NEW.updated_at)
-  WHERE x IS NOT NULL AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
+  WHERE x NOT GLOB '????-??-?? ??:??:??.?????[0-9]' AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
     AND substr(x, 11, 1) IN ('T', ' ') AND length(x) >= 16
     AND COALESCE(datetime(x) BETWEEN '1970' AND '9999-12-31 24', 0));
   UPDATE notify_delivery SET
@@ -651,7 +757,7 @@ BEGIN
     WHEN 'eligible_at' THEN RAISE(ABORT, 'notify_work.eligible_at is not a time like 2027-03-28T09:00:00Z')
     END
   FROM (SELECT 'due_at' AS name, NEW.due_at AS x UNION ALL SELECT 'eligible_at', NEW.eligible_at)
-  WHERE x IS NOT NULL AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
+  WHERE x NOT GLOB '????-??-?? ??:??:??.?????[0-9]' AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
     AND substr(x, 11, 1) IN ('T', ' ') AND length(x) >= 16
     AND COALESCE(datetime(x) BETWEEN '1970' AND '9999-12-31 24', 0));
   UPDATE notify_work SET
@@ -671,7 +777,7 @@ BEGIN
     WHEN 'finished' THEN RAISE(ABORT, 'notify_attempt.finished is not a time like 2027-03-28T09:00:00Z')
     END
   FROM (SELECT 'started' AS name, NEW.started AS x UNION ALL SELECT 'finished', NEW.finished)
-  WHERE x IS NOT NULL AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
+  WHERE x NOT GLOB '????-??-?? ??:??:??.?????[0-9]' AND NOT (date(substr(x, 1, 10), '+0 days') IS substr(x, 1, 10)
     AND substr(x, 11, 1) IN ('T', ' ') AND length(x) >= 16
     AND COALESCE(datetime(x) BETWEEN '1970' AND '9999-12-31 24', 0));
   UPDATE notify_attempt SET
@@ -704,4 +810,33 @@ BEGIN
   UPDATE notify_gate SET
     until = strftime('%Y-%m-%d %H:%M:%f', NEW.until) || '000'
   WHERE scope = NEW.scope AND name = NEW.name AND kind = NEW.kind;
+END;
+
+-- What is inserted in another form goes the same way.
+
+CREATE TRIGGER notify_work_times_born AFTER INSERT ON notify_work
+WHEN NEW.due_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+  OR NEW.eligible_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+BEGIN
+  UPDATE notify_work SET due_at = due_at, eligible_at = eligible_at WHERE delivery_id = NEW.delivery_id;
+END;
+
+CREATE TRIGGER notify_attempt_times_born AFTER INSERT ON notify_attempt
+WHEN NEW.started NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+  OR NEW.finished NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+BEGIN
+  UPDATE notify_attempt SET started = started, finished = finished
+  WHERE delivery_id = NEW.delivery_id AND number = NEW.number;
+END;
+
+CREATE TRIGGER notify_transition_times_born AFTER INSERT ON notify_transition
+WHEN NEW.at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+BEGIN
+  UPDATE notify_transition SET at = at WHERE id = NEW.id;
+END;
+
+CREATE TRIGGER notify_gate_times_born AFTER INSERT ON notify_gate
+WHEN NEW.until NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
+BEGIN
+  UPDATE notify_gate SET until = until WHERE scope = NEW.scope AND name = NEW.name AND kind = NEW.kind;
 END;

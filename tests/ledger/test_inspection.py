@@ -184,7 +184,8 @@ def test_a_template_counts_as_published_in_the_pinned_version_only(desk: Desk) -
 
 
 def test_meters_are_read_and_none_is_made(desk: Desk) -> None:
-    desk.database.insert("notify_pace", key="lane:email", rate="5/h", window_start="2026-01-01 00:00:00Z", count=5)
+    start = "2026-01-01 00:00:00.000000" + ("Z" if desk.database.dialect == "postgresql" else "")
+    desk.database.insert("notify_pace", key="lane:email", rate="5/h", window_start=start, count=5)
     keys = [("lane:email", "5/h"), ("lane:email", "1/s")]
     assert desk.ledger.read(lambda tx: inspection.meters(tx, keys)) == {("lane:email", "5/h"): Meter(None, START, 5)}
     assert desk.database.one("SELECT count(*) FROM notify_pace") == 1

@@ -569,7 +569,7 @@ WRONG_TIMES = [
 def test_a_time_that_cannot_be_read_aborts_and_names_its_column(lite: Database, wrong: Any) -> None:
     for column in ("due_at", "expires_at"):
         for suffix in ("", "ON CONFLICT DO NOTHING"):
-            with pytest.raises(sqlite3.IntegrityError, match=rf"^notify_delivery\.{column} is not a time"):
+            with pytest.raises(sqlite3.IntegrityError, match=rf"^(CHECK .*: )?notify_delivery\.{column} is not a time"):
                 lite.intend("order-1", suffix, **{column: wrong})
     with pytest.raises(sqlite3.IntegrityError, match=r"^notify_suppression\.at is not a time"):
         suppress(lite, at=wrong)

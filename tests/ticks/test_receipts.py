@@ -70,6 +70,23 @@ def test_a_delivered_receipt_settles_the_delivery_and_is_kept(desk: Desk) -> Non
     assert lines(desk.provider / "sent.jsonl")[2:] == []
 
 
+def test_a_provider_whose_clock_is_mad_is_heard_all_the_same(desk: Desk) -> None:
+    mad = ("9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00+00:00", "1969-12-31T23:00Z")
+    desk.send(len(mad) + 1)
+    for number, moment in enumerate(mad, 1):
+        desk.says(number, "delivered", moment)
+    desk.says(len(mad) + 1, "delivered", "9999-12-31T23:59:59.999999+00:00")
+    desk.due()
+    assert desk.polled()["delivered"] == len(mad) + 1
+    for number in range(1, len(mad) + 2):
+        assert desk.delivery(number) == "delivered"
+    kept = desk.sql("SELECT count(*), count(provider_time) FROM notify_receipt")
+    assert kept == [(len(mad) + 1, 1)]
+    for number in (1, len(mad) + 1):
+        (key,) = desk.sql("SELECT id FROM notify_delivery WHERE event_id = ?", f"e{number}")[0]
+        assert desk.beside("inspect", "delivery", str(key)).code == 0
+
+
 def test_a_poll_with_nothing_due_writes_nothing(desk: Desk) -> None:
     desk.send()
     desk.says(1, "delivered")
