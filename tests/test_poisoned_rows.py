@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,9 @@ def test_rows_that_cannot_be_read_are_refused_one_by_one(tmp_path: Path, migrate
         if migrated_url.startswith("sqlite"):
             poison(site, 6, variables="cast(x'7b226e616d65223a22ff227d' AS text)")
             poison(site, 7, locale="cast(x'ff' AS text)")
-            poison(site, 8, template="cast(x'6e6f7465ff' AS text)", lane="cast(x'ff' AS text)")
+            poison(site, 8, template="cast(x'6e6f7465ff' AS text)")
+            poison(site, 9, template_version="cast(x'31ff' AS text)")
+            poison(site, 10, lane="cast(x'ff' AS text)", template="cast(x'6e6f7465ff' AS text)")
         site.enqueue(3)
         done = site.dispatch()
         assert done.code == 3
@@ -172,3 +175,10 @@ def test_the_first_and_the_last_moment_in_every_row_crash_no_command(
                 if done.code not in (0, 3, 65, 75):
                     bad.append((command, done.code, done.out[-300:], done.err[-1500:]))
         assert bad == []
+
+
+def test_an_argument_that_is_no_text_names_nothing(tmp_path: Path, migrated_url: str) -> None:
+    with Site(tmp_path / "site", migrated_url) as site:
+        for command in (["template", "show"], ["template", "preview"], ["inspect", "event"]):
+            done = site.run(*command, os.fsdecode(b"a\xffb"))
+            assert done.code in (2, 65), (command, done)

@@ -68,13 +68,18 @@ class Tx:
             self._run(f"WITH {parts} SELECT 1", parameters)
 
     def _run(self, sql: str, parameters: dict[str, Any]) -> tuple[list[Any], Any]:
-        dialect = self.dialect
-        if dialect is POSTGRES:
+        text: str
+        values: Any
+        if self.dialect is POSTGRES:
             POSTGRES.bind(sql, parameters)
-            cursor = self._execute(POSTGRES.sql(sql), parameters)
+            text, values = POSTGRES.sql(sql), parameters
         else:
             parameters["now"] = self.now
-            cursor = self._execute(*SQLITE.statement(sql, parameters))
+            text, values = SQLITE.statement(sql, parameters)
+        try:
+            cursor = self._execute(text, values)
+        except UnicodeEncodeError:  # a name that is no text, from an argument or a row: written out, it names nothing
+            cursor = self._execute(text, _written_out(values))
         return (cursor.fetchall() if cursor.description else []), cursor
 
 
@@ -339,6 +344,14 @@ def _create(path: Path) -> None:
 
 def _text(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogateescape")
+
+
+def _written_out(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _written_out(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_written_out(one) for one in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def is_sqlite(url: str) -> bool:
