@@ -66,7 +66,7 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
                      'queued', 'sending', 'temporary_failure', 'ambiguous', 'accepted', 'pending', 'delivered',
                      'permanent_failure', 'suppressed', 'expired', 'cancelled', 'dead_letter', 'unresolved')),
   reason           TEXT NOT NULL DEFAULT '',
-  attempts_used    INTEGER NOT NULL DEFAULT 0,
+  attempts_used    INTEGER NOT NULL DEFAULT 0 CHECK (attempts_used BETWEEN 0 AND 1000000000),
   first_tried_at   TIMESTAMPTZ CHECK (first_tried_at >= '1970-01-01Z' AND first_tried_at < '10000-01-01Z'),
   doubt_since      TIMESTAMPTZ          -- start of the earliest attempt whose outcome is unknown
                      CHECK (doubt_since >= '1970-01-01Z' AND doubt_since < '10000-01-01Z'),
@@ -75,7 +75,8 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
   transport        TEXT,
   sender           TEXT,
   message_date     TIMESTAMPTZ CHECK (message_date >= '1970-01-01Z' AND message_date < '10000-01-01Z'),
-  fencing_token    BIGINT NOT NULL DEFAULT 0,  -- the work row's, saved when the delivery settles
+  fencing_token    BIGINT NOT NULL DEFAULT 0  -- the work row's, saved when the delivery settles
+                     CHECK (fencing_token BETWEEN 0 AND 1000000000000000000),
   wire_key         TEXT COLLATE "C",    -- what providers see of the key; NULL until the first begin
   remote_id        TEXT,
   accepted_at      TIMESTAMPTZ CHECK (accepted_at >= '1970-01-01Z' AND accepted_at < '10000-01-01Z'),
@@ -88,7 +89,10 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
                      CHECK (updated_at >= '1970-01-01Z' AND updated_at < '10000-01-01Z'),
   sensitive        BOOLEAN NOT NULL DEFAULT false,
   batch            TEXT,
-  origin_id        BIGINT               -- the delivery that this one sends anew
+  origin_id        BIGINT,              -- the delivery that this one sends anew
+  -- what was accepted is never led to another submission
+  CONSTRAINT notify_delivery_accepted CHECK (
+    accepted_at IS NULL OR state NOT IN ('queued', 'sending', 'temporary_failure', 'ambiguous'))
 ) WITH (
   -- Large and mostly at rest: a fifth of it, the default, would be too much to wait for.
   autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_scale_factor = 0.01, autovacuum_analyze_scale_factor = 0.01
@@ -121,8 +125,8 @@ CREATE TABLE notify_work (              -- what must happen next to a live deliv
   eligible_at   TIMESTAMPTZ NOT NULL    -- due, retry or check time, or the deadline of whoever owns it
                   CHECK (eligible_at >= '1970-01-01Z' AND eligible_at < '10000-01-01Z'),
   owner         TEXT,                   -- a run
-  fencing_token BIGINT NOT NULL DEFAULT 0,
-  tries         INTEGER NOT NULL DEFAULT 0,
+  fencing_token BIGINT NOT NULL DEFAULT 0 CHECK (fencing_token BETWEEN 0 AND 1000000000000000000),
+  tries         INTEGER NOT NULL DEFAULT 0 CHECK (tries BETWEEN 0 AND 1000000000),
   mandate       TEXT CHECK (mandate IN ('replay', 'duplicate')),
   held          BOOLEAN NOT NULL DEFAULT false   -- in doubt, and a person has been told
 ) WITH (
@@ -139,7 +143,7 @@ CREATE TABLE notify_attempt (           -- one submission; opened before its fir
   delivery_id    BIGINT NOT NULL,
   number         INTEGER NOT NULL,
   run            TEXT NOT NULL,
-  fencing_token  BIGINT NOT NULL,
+  fencing_token  BIGINT NOT NULL CHECK (fencing_token BETWEEN 0 AND 1000000000000000000),
   transport      TEXT NOT NULL,
   started        TIMESTAMPTZ NOT NULL CHECK (started >= '1970-01-01Z' AND started < '10000-01-01Z'),
   finished       TIMESTAMPTZ CHECK (finished >= '1970-01-01Z' AND finished < '10000-01-01Z'),
@@ -247,7 +251,7 @@ CREATE TABLE notify_gate (              -- a pause, a cool-down or a breaker
   kind          TEXT NOT NULL CHECK (kind IN ('pause', 'cooldown', 'breaker')),
   until         TIMESTAMPTZ             -- NULL: until a person resumes it; of a probe that is out: its deadline
                   CHECK (until >= '1970-01-01Z' AND until < '10000-01-01Z'),
-  level         INTEGER NOT NULL DEFAULT 0,
+  level         INTEGER NOT NULL DEFAULT 0 CHECK (level BETWEEN 0 AND 1000000000),
   probe_owner   TEXT,                   -- the run whose attempt is the probe
   reason        TEXT NOT NULL DEFAULT '',
   actor         TEXT NOT NULL DEFAULT '',
@@ -263,7 +267,7 @@ CREATE TABLE notify_gate_trail (        -- what happened to gates, and who did i
   kind          TEXT NOT NULL,
   action        TEXT NOT NULL CHECK (action IN ('closed', 'probed', 'opened')),
   until         TIMESTAMPTZ CHECK (until >= '1970-01-01Z' AND until < '10000-01-01Z'),
-  level         INTEGER NOT NULL DEFAULT 0,
+  level         INTEGER NOT NULL DEFAULT 0 CHECK (level BETWEEN 0 AND 1000000000),
   reason        TEXT NOT NULL DEFAULT '',
   actor         TEXT NOT NULL           -- a run, or a person
 );
@@ -275,7 +279,7 @@ CREATE TABLE notify_pace (              -- one rate limit's state: of a lane, a 
   tat           TIMESTAMPTZ             -- /s and /m: theoretical arrival time of the next message
                   CHECK (tat >= '1970-01-01Z' AND tat < '9999-01-01Z'),
   window_start  TIMESTAMPTZ CHECK (window_start >= '1970-01-01Z' AND window_start < '9999-01-01Z'),  -- /h and /d
-  count         BIGINT NOT NULL DEFAULT 0,
+  count         BIGINT NOT NULL DEFAULT 0 CHECK (count BETWEEN 0 AND 1000000000000000000),
   PRIMARY KEY (key, rate)
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 
@@ -299,7 +303,7 @@ CREATE TABLE notify_cursor (            -- how far a mailbox or event feed was r
   eligible_at   TIMESTAMPTZ NOT NULL    -- the next read, or the deadline of whoever reads it now
                   CHECK (eligible_at >= '1970-01-01Z' AND eligible_at < '10000-01-01Z'),
   owner         TEXT,                   -- a run
-  fencing_token BIGINT NOT NULL DEFAULT 0,
+  fencing_token BIGINT NOT NULL DEFAULT 0 CHECK (fencing_token BETWEEN 0 AND 1000000000000000000),
   at            TIMESTAMPTZ NOT NULL DEFAULT now() CHECK (at >= '1970-01-01Z' AND at < '10000-01-01Z')
 );
 

@@ -92,7 +92,8 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
                      'queued', 'sending', 'temporary_failure', 'ambiguous', 'accepted', 'pending', 'delivered',
                      'permanent_failure', 'suppressed', 'expired', 'cancelled', 'dead_letter', 'unresolved')),
   reason           TEXT NOT NULL DEFAULT '' CHECK (typeof(reason) <> 'blob'),
-  attempts_used    INTEGER NOT NULL DEFAULT 0 CHECK (typeof(attempts_used) = 'integer'),
+  attempts_used    INTEGER NOT NULL DEFAULT 0
+                  CHECK (typeof(attempts_used) = 'integer' AND attempts_used BETWEEN 0 AND 1000000000),
   first_tried_at   TEXT
                      CONSTRAINT "notify_delivery.first_tried_at is not a time" CHECK (
                        first_tried_at NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
@@ -113,7 +114,7 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
                      datetime(substr(message_date, 1, 19), '+0 days') IS substr(message_date, 1, 19)
                      AND message_date >= '1970' AND substr(message_date, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
   fencing_token    INTEGER NOT NULL DEFAULT 0  -- the work row's, saved when the delivery settles
-                     CHECK (typeof(fencing_token) = 'integer'),
+                     CHECK (typeof(fencing_token) = 'integer' AND fencing_token BETWEEN 0 AND 1000000000000000000),
   wire_key         TEXT                 -- what providers see of the key; NULL until the first begin
                      CHECK (typeof(wire_key) <> 'blob'),
   remote_id        TEXT CHECK (typeof(remote_id) <> 'blob'),
@@ -142,7 +143,10 @@ CREATE TABLE notify_delivery (          -- one event, one recipient, one channel
                        AND updated_at >= '1970' AND substr(updated_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
   sensitive        INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 0 CHECK (sensitive IN (0, 1)),
   batch            TEXT CHECK (typeof(batch) <> 'blob'),
-  origin_id        INTEGER CHECK (typeof(origin_id) IN ('integer', 'null'))  -- the delivery that this one sends anew
+  origin_id        INTEGER CHECK (typeof(origin_id) IN ('integer', 'null')),  -- the delivery that this one sends anew
+  -- what was accepted is never led to another submission
+  CONSTRAINT notify_delivery_accepted CHECK (
+    accepted_at IS NULL OR state NOT IN ('queued', 'sending', 'temporary_failure', 'ambiguous'))
 );
 
 CREATE UNIQUE INDEX notify_delivery_key ON notify_delivery (idempotency_key);
@@ -179,8 +183,9 @@ CREATE TABLE notify_work (              -- what must happen next to a live deliv
                     OR datetime(substr(eligible_at, 1, 19), '+0 days') IS substr(eligible_at, 1, 19)
                     AND eligible_at >= '1970' AND substr(eligible_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
   owner         TEXT CHECK (typeof(owner) <> 'blob'),  -- a run
-  fencing_token INTEGER NOT NULL DEFAULT 0 CHECK (typeof(fencing_token) = 'integer'),
-  tries         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(tries) = 'integer'),
+  fencing_token INTEGER NOT NULL DEFAULT 0
+                  CHECK (typeof(fencing_token) = 'integer' AND fencing_token BETWEEN 0 AND 1000000000000000000),
+  tries         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(tries) = 'integer' AND tries BETWEEN 0 AND 1000000000),
   mandate       TEXT CHECK (mandate IN ('replay', 'duplicate')),
   held          INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1))   -- in doubt, and a person has been told
 );
@@ -193,7 +198,8 @@ CREATE TABLE notify_attempt (           -- one submission; opened before its fir
   delivery_id    INTEGER NOT NULL CHECK (typeof(delivery_id) = 'integer'),
   number         INTEGER NOT NULL CHECK (typeof(number) = 'integer'),
   run            TEXT NOT NULL CHECK (typeof(run) <> 'blob'),
-  fencing_token  INTEGER NOT NULL CHECK (typeof(fencing_token) = 'integer'),
+  fencing_token  INTEGER NOT NULL
+                  CHECK (typeof(fencing_token) = 'integer' AND fencing_token BETWEEN 0 AND 1000000000000000000),
   transport      TEXT NOT NULL CHECK (typeof(transport) <> 'blob'),
   started        TEXT NOT NULL
                    CONSTRAINT "notify_attempt.started is not a time" CHECK (
@@ -331,7 +337,7 @@ CREATE TABLE notify_gate (              -- a pause, a cool-down or a breaker
                     until NOT GLOB '????-??-?? ??:??:??.?????[0-9]'
                     OR datetime(substr(until, 1, 19), '+0 days') IS substr(until, 1, 19)
                     AND until >= '1970' AND substr(until, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
-  level         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(level) = 'integer'),
+  level         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(level) = 'integer' AND level BETWEEN 0 AND 1000000000),
   probe_owner   TEXT CHECK (typeof(probe_owner) <> 'blob'),  -- the run whose attempt is the probe
   reason        TEXT NOT NULL DEFAULT '' CHECK (typeof(reason) <> 'blob'),
   actor         TEXT NOT NULL DEFAULT '' CHECK (typeof(actor) <> 'blob'),
@@ -353,7 +359,7 @@ CREATE TABLE notify_gate_trail (        -- what happened to gates, and who did i
   until         TEXT CHECK (
                   datetime(substr(until, 1, 19), '+0 days') IS substr(until, 1, 19)
                   AND until >= '1970' AND substr(until, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
-  level         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(level) = 'integer'),
+  level         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(level) = 'integer' AND level BETWEEN 0 AND 1000000000),
   reason        TEXT NOT NULL DEFAULT '' CHECK (typeof(reason) <> 'blob'),
   actor         TEXT NOT NULL CHECK (typeof(actor) <> 'blob')  -- a run, or a person
 );
@@ -367,8 +373,10 @@ CREATE TABLE notify_pace (              -- one rate limit's state: of a lane, a 
                   AND tat >= '1970' AND tat < '9999' AND substr(tat, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
   window_start  TEXT CHECK (            -- /h and /d
                   datetime(substr(window_start, 1, 19), '+0 days') IS substr(window_start, 1, 19)
-                  AND window_start >= '1970' AND window_start < '9999' AND substr(window_start, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
-  count         INTEGER NOT NULL DEFAULT 0 CHECK (typeof(count) = 'integer'),
+                  AND window_start >= '1970' AND window_start < '9999'
+                  AND substr(window_start, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
+  count         INTEGER NOT NULL DEFAULT 0
+                  CHECK (typeof(count) = 'integer' AND count BETWEEN 0 AND 1000000000000000000),
   PRIMARY KEY (key, rate)
 ) WITHOUT ROWID;
 
@@ -398,7 +406,8 @@ CREATE TABLE notify_cursor (            -- how far a mailbox or event feed was r
                   datetime(substr(eligible_at, 1, 19), '+0 days') IS substr(eligible_at, 1, 19)
                   AND eligible_at >= '1970' AND substr(eligible_at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]'),
   owner         TEXT CHECK (typeof(owner) <> 'blob'),  -- a run
-  fencing_token INTEGER NOT NULL DEFAULT 0 CHECK (typeof(fencing_token) = 'integer'),
+  fencing_token INTEGER NOT NULL DEFAULT 0
+                  CHECK (typeof(fencing_token) = 'integer' AND fencing_token BETWEEN 0 AND 1000000000000000000),
   at            TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') CHECK (
                   datetime(substr(at, 1, 19), '+0 days') IS substr(at, 1, 19)
                   AND at >= '1970' AND substr(at, 20) GLOB '.[0-9][0-9][0-9][0-9][0-9][0-9]')

@@ -169,3 +169,31 @@ def test_every_datetime_can_be_written(dialect: Any, moment: datetime) -> None:
 @pytest.mark.parametrize("value", [b"\xff", b"2027", 5, 1.5, "soon", "\udcff"], ids=repr)
 def test_everything_that_sqlite_holds_is_read_as_some_instant(value: Any) -> None:
     assert isinstance(SQLITE.instant(value), datetime)
+
+
+@pytest.mark.parametrize("state", ["queued", "sending", "temporary_failure", "ambiguous"])
+def test_what_was_accepted_cannot_be_said_to_wait_for_its_sending(database: Database, state: str) -> None:
+    """No rule of the lifecycle knows such a row: it would never go out, or end the run that meets it."""
+    with pytest.raises(REFUSED):
+        if state == "queued":
+            database.intend("order-2", accepted_at=NINE)
+        else:
+            database.execute("UPDATE notify_delivery SET accepted_at = ?, state = ?", NINE, state)
+
+
+COUNTED = {"attempts_used", "fencing_token", "tries", "level", "count"}
+
+
+@pytest.mark.parametrize("value", [-1, 2**31 - 1, 2**63 - 1])
+def test_what_is_counted_on_leaves_room_for_the_count(database: Database, value: int) -> None:
+    """One more than the last number is none: who counts on from it would end with an error, and everybody's run too."""
+    found = set()
+    for table, columns in tables(database).items():
+        row = whole(table, columns, database.dialect)
+        for column in COUNTED & set(columns):
+            found.add(column)
+            if value == 2**31 - 1 and column in ("fencing_token", "count"):
+                continue  # of 64 bits on both databases
+            with pytest.raises(REFUSED):
+                put(database, table, {**row, column: value})
+    assert found == COUNTED
