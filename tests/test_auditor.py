@@ -57,7 +57,10 @@ def test_an_honest_ledger_has_no_fault(case: Case) -> None:
     ("damage", "says"),
     [
         ("DELETE FROM notify_work WHERE delivery_id = <e3>", "e3 (ambiguous): it has 0 work rows"),
-        ("UPDATE notify_delivery SET state = 'queued' WHERE event_id = 'e1'", "an acceptance was lost"),
+        (
+            "UPDATE notify_delivery SET state = 'queued', accepted_at = NULL WHERE event_id = 'e1'",
+            "an acceptance was lost",
+        ),
         ("UPDATE notify_delivery SET state = 'queued' WHERE event_id = 'e4'", "e4 (queued): it has 0 work rows"),
         ("UPDATE notify_delivery SET doubt_since = NULL WHERE event_id = 'e3'", "a doubt was forgotten"),
         ("UPDATE notify_delivery SET doubt_since = created_at WHERE event_id = 'e4'", "in doubt without a doubtful"),
