@@ -47,7 +47,7 @@ ONLY_IN = {
     "typer": ("cli",), "click": (), "rich": ("cli",),
     "smtplib": ("transports",), "imaplib": ("transports",), "poplib": ("transports",),
     "socket": ("transports",), "ssl": ("transports",), "http": (), "urllib.request": (),
-    "asyncio": (), "select": ("transports",), "selectors": ("transports",),
+    "asyncio": (), "select": ("transports", "ticks"), "selectors": ("transports",),
     "cryptography": ("compose",), "jinja2": ("compose",), "phonenumbers": ("compose",), "email_validator": ("compose",),
     "sqlite3": ("ledger",), "psycopg": ("ledger",),
     "subprocess": ("settings",),  # the administrator's own x_command

@@ -117,7 +117,8 @@ def migrate(
 def _migrate(config: Config, *, adopt: bool, reset_clock: bool, dry_run: bool) -> dict[str, Any]:
     """Apply what is pending; returns the JSON of `migrate`. Raises ConfigError for another instance's ledger."""
     from notifyctl.ledger import clocks, schema
-    from notifyctl.ledger.database import Ledger, is_sqlite, sqlite_path
+    from notifyctl.ledger.connect import is_sqlite, sqlite_path
+    from notifyctl.ledger.database import Ledger
 
     if reset_clock and not is_sqlite(config.url):
         raise UsageError("--reset-clock is for SQLite: on Postgres the server's clock counts")
@@ -177,7 +178,8 @@ def _other_instance(connection: Any, dialect: str, instance: str, *, adopt: bool
 
 def _print_sql(session: Session) -> None:
     from notifyctl.ledger import schema
-    from notifyctl.ledger.database import Ledger, is_sqlite
+    from notifyctl.ledger.connect import is_sqlite
+    from notifyctl.ledger.database import Ledger
 
     config = session.config
     dialect = "sqlite" if is_sqlite(config.url) else "postgresql"

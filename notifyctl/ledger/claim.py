@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -70,9 +70,10 @@ class Cursor:
 
 
 def claim(
-    ledger: Ledger, *, run: str, step: Step, lane: str, region: str, limit: int, lease: float, after: Cursor
+    ledger: Ledger, *, run: str, step: Step, lane: str, region: str, limit: int, lease: float, after: Cursor,
+    meanwhile: Callable[[], bool] | None = None,
 ) -> tuple[list[Delivery], Cursor]:
-    """Own up to `limit` eligible rows of one step and lane for `lease` seconds.
+    """Own up to `limit` eligible rows of one step and lane for `lease` seconds; `meanwhile`: see `Ledger.transact`.
 
     Returns them in the order they became eligible, and where the next claim starts.
     """
@@ -95,7 +96,7 @@ def claim(
         reach("claim.taken")
         return tx.execute(_LOAD_SQLITE, o=picked)
 
-    taken = [_delivery(row, ledger.dialect) for row in ledger.transact(work)]
+    taken = [_delivery(row, ledger.dialect) for row in ledger.transact(work, meanwhile)]
     reach("claim.committed")
     if not taken:
         return taken, after

@@ -3,24 +3,24 @@
 A transaction is a function that may be run again from its start (`Ledger.transact`): after a deadlock, a
 serialization failure, a lock timeout, or a connection that was lost. What it does must therefore be safe to repeat,
 also when the lost reply was that of its COMMIT. Nothing here keeps session state on Postgres, so PgBouncer in
-transaction mode works.
+transaction mode works: statements are prepared only where the server itself is at the other end.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from notifyctl import clock
-from notifyctl.errors import ConfigError, LedgerUnavailable, NotifyctlError
-from notifyctl.ledger.dialect import POSTGRES, SQLITE, Dialect, decode
+from notifyctl.errors import LedgerUnavailable, NotifyctlError
+from notifyctl.ledger.connect import connect_postgres, connect_sqlite, is_sqlite, set_up_sqlite, sqlite_path
+from notifyctl.ledger.dialect import POSTGRES, SQLITE, Dialect
+from notifyctl.ledger.meanwhile import Background
 from notifyctl.ledger.trouble import Again, pause, postgres_error, sqlite_error
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 LOCK_TIMEOUT = 5.0  # seconds a Postgres statement waits for a lock, at most, before its transaction is run again
 DAY = timedelta(days=1)
-_BEGIN_POSTGRES = "BEGIN; SET LOCAL lock_timeout = '{:g}s'; SET LOCAL TimeZone = 'UTC'; {}SELECT now()"
+_PREPARE = 3  # times that a connection has run a statement before it is prepared
+_BEGIN_POSTGRES = (
+    "BEGIN; SET LOCAL lock_timeout = '{:g}s'; SET LOCAL TimeZone = 'UTC'; {}SELECT now(), pg_backend_pid()"
+)
 # Every writing statement reaches its few rows by key. Right after a bulk enqueue, or on a bloated work table, the
 # statistics say otherwise and the planner would scan; so the ways that are never right here are closed to it.
 _BY_KEY = "".join(
@@ -93,6 +96,7 @@ class Ledger:
         self.dialect: Dialect
         self._connection: Any = connection
         self._estimate = (clock.wall(), clock.monotonic())
+        self._background = Background()
         self.reconnected = 0  # how often a connection was lost: a COMMIT may then have succeeded unheard
         self.wall: Callable[[], datetime] = clock.wall
         if is_sqlite(url):
@@ -141,9 +145,12 @@ class Ledger:
 
     # -- transactions -------------------------------------------------------------------------------------------
 
-    def transact(self, work: Callable[[Tx], T]) -> T:
-        """Run `work` in a writing transaction and commit it; run it again where the database asks for that."""
-        return self._transact(work, write=True)
+    def transact(self, work: Callable[[Tx], T], meanwhile: Callable[[], bool] | None = None) -> T:
+        """Run `work` in a writing transaction and commit it; run it again where the database asks for that.
+
+        `meanwhile` is called during the COMMIT, again and again as long as it returns True; it must not use the ledger.
+        """
+        return self._transact(work, write=True, meanwhile=meanwhile)
 
     def read(self, work: Callable[[Tx], T]) -> T:
         """Run `work` on one snapshot; nothing is written."""
@@ -164,7 +171,9 @@ class Ledger:
             self._rollback()
             raise
 
-    def _transact(self, work: Callable[[Tx], T], *, write: bool) -> T:
+    def _transact(
+        self, work: Callable[[Tx], T], *, write: bool, meanwhile: Callable[[], bool] | None = None
+    ) -> T:
         give_up = clock.monotonic() + self.patience
         rerun = False
         while True:
@@ -172,7 +181,10 @@ class Ledger:
                 with self._errors():
                     tx = self._begin(write=write, rerun=rerun)
                     result = work(tx)
-                    self._command("COMMIT")
+                    if meanwhile is None:
+                        self._command("COMMIT")
+                    else:
+                        self._background.run(lambda: self._command("COMMIT"), meanwhile)
                     return result
             except Again as again:
                 self._rollback()
@@ -195,12 +207,19 @@ class Ledger:
             execute = self._connection.execute
         else:
             cursor = self._connection.execute(
-                _BEGIN_POSTGRES.format(min(LOCK_TIMEOUT, self.patience), _BY_KEY if write else "")
+                _BEGIN_POSTGRES.format(min(LOCK_TIMEOUT, self.patience), _BY_KEY if write else ""),
+                prepare=False,  # several statements at once cannot be
             )
             while cursor.nextset():
                 pass
-            now = cursor.fetchone()[0].astimezone(UTC)
+            at, server = cursor.fetchone()
+            now = at.astimezone(UTC)
             execute = self._connection.execute
+            # A pooler (PgBouncer in transaction mode) names a process of its own to its clients: a statement prepared
+            # on one server connection would be missing on the next. Where nothing is between, parsing and planning
+            # the same statements in every turn costs more than running them.
+            if write and server == self._connection.info.backend_pid:
+                self._connection.prepare_threshold = _PREPARE
         self._estimate = (now, clock.monotonic())
         return Tx(execute, self.dialect, now, rerun)
 
@@ -220,7 +239,10 @@ class Ledger:
                     pause()
 
     def _command(self, sql: str) -> None:
-        self._connection.execute(sql)
+        if self.dialect is POSTGRES:
+            self._connection.execute(sql, prepare=False)
+        else:
+            self._connection.execute(sql)
 
     def _rollback(self) -> None:
         try:
@@ -273,27 +295,13 @@ class Ledger:
     # -- opening and waiting ------------------------------------------------------------------------------------
 
     def _open_sqlite(self, create: bool) -> sqlite3.Connection:
-        path = self._path
-        if not create and not path.exists():
-            raise ConfigError(f"there is no ledger at {path}", hint="make one: notifyctl migrate", code="no_ledger")
-        if create:
-            _create(path)
         with self._errors():
-            connection = sqlite3.connect(
-                f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
-                uri=True, isolation_level=None, timeout=0, cached_statements=256,
-            )  # fmt: skip
+            connection = connect_sqlite(self._path, create)
         give_up = clock.monotonic() + self.patience
         while True:
             try:
                 with self._errors():
-                    if create:
-                        connection.execute("PRAGMA journal_mode = WAL")
-                    connection.execute("PRAGMA synchronous = FULL")
-                    connection.execute("PRAGMA foreign_keys = ON")
-                    connection.execute("PRAGMA temp_store = MEMORY")
-                    # bytes that are no text, stored by somebody else's SQL, are refused row by row, not here
-                    connection.text_factory = _text
+                    set_up_sqlite(connection, create)
                     return connection
             except Again as again:
                 if clock.monotonic() >= give_up:
@@ -335,59 +343,12 @@ class Ledger:
             raise converted from error
 
 
-def _create(path: Path) -> None:
-    """Make a missing file for its owner alone: a ledger holds addresses, and SQLite's own would follow the umask. Its
-    log and shared memory take over this file's mode."""
-    with suppress(OSError):  # there already, or not to be made: SQLite says so
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def _text(stored: bytes) -> str:
-    return stored.decode("utf-8", "surrogateescape")
-
-
 def _written_out(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _written_out(one) for name, one in value.items()}
     if isinstance(value, list):
         return [_written_out(one) for one in value]
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-
-
-def is_sqlite(url: str) -> bool:
-    """Whether `url` names an SQLite file."""
-    return url.startswith("sqlite:")
-
-
-def sqlite_path(url: str) -> Path:
-    """The file behind sqlite:///relative or sqlite:////absolute."""
-    return Path(url.removeprefix("sqlite:///"))
-
-
-def conninfo(url: str) -> str:
-    """A postgresql+psycopg:// URL as libpq reads it."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme.partition('+')[0]}{separator}{rest}"
-
-
-def connect_postgres(url: str, patience: float) -> psycopg.Connection[Any]:
-    """A connection in autocommit, no server-side prepared statements (PgBouncer), dead peers noticed by keepalives."""
-    import psycopg
-    from psycopg.types.json import set_json_loads
-
-    connection = psycopg.connect(
-        conninfo(url),
-        autocommit=True,
-        prepare_threshold=None,
-        connect_timeout=max(2, int(patience)),
-        application_name="notifyctl",
-        keepalives_idle=15,
-        keepalives_interval=5,
-        keepalives_count=3,
-        tcp_user_timeout=30_000,
-    )
-    set_json_loads(decode, connection)
-    return connection
 
 
 def ids(values: Iterable[int]) -> list[Sequence[int]]:

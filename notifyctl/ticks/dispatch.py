@@ -25,11 +25,12 @@ from notifyctl.ledger.database import Tx
 from notifyctl.lifecycle import MARGIN
 from notifyctl.model import Step
 from notifyctl.pacing import HORIZON, LimitKey
+from notifyctl.ticks.conversations import Conversations
 from notifyctl.ticks.exchange import grouped
-from notifyctl.ticks.intake import Intake
+from notifyctl.ticks.intake import CHUNK, Intake
 from notifyctl.ticks.journal import journal
 from notifyctl.ticks.judge import Judge, transport_wide
-from notifyctl.ticks.lane import Composed, InFlight, LaneRun, Late
+from notifyctl.ticks.lane import Composed, InFlight, LaneRun, Late, Submitted
 from notifyctl.ticks.prepare import Prepared
 from notifyctl.ticks.report import COUNTS, Report
 from notifyctl.ticks.run import Run
@@ -58,6 +59,7 @@ class Dispatch:
         self.faults = faults  # transports that could not be opened; their lanes are not part of this run
         self.report = Report(self.lanes, config_fault=bool(faults))
         self.intake = Intake(run, self.lanes, transports)
+        self.conversations = Conversations(run.wake, {name: lane.senders for name, lane in self.lanes.items()})
         self.late: dict[LimitKey, timedelta] = {}  # how late messages went, not yet told to the pace
         self.cramped = False  # a transport holds fewer exchanges than could have begun
         self.signalled_at: float | None = None
@@ -72,7 +74,7 @@ class Dispatch:
                     worked = self._step()
                     if self._finished():
                         break
-                    self._collect(wait=not (worked or self.intake.compose()))
+                    self._collect(wait=not (worked or self.intake.compose(1 if self.conversations else CHUNK)))
                 if self.run.failure:
                     raise self.run.failure
                 self._release_rest()
@@ -143,11 +145,14 @@ class Dispatch:
     def _turn(self) -> bool:
         """Record what has finished, begin what fits. Returns whether there was anything to do."""
         self._renew()
+        if self.conversations.brisk:  # the results that are about to come are worth waiting for: one commit for all
+            return False
         group = Group()
         ready: dict[int, Prepared] = {}
-        group.finished = [s for lane in self.lanes.values() for s in lane.finished]
-        group.refusals = [r for lane in self.lanes.values() for r in lane.refused]
-        group.returning = [row for lane in self.lanes.values() for row in lane.returning]
+        taken = [(lane, *lane.take_done()) for lane in self.lanes.values()]
+        group.finished = [s for _, finished, _, _ in taken for s in finished]
+        group.refusals = [r for _, _, refused, _ in taken for r in refused]
+        group.returning = [row for *_, returning in taken for row in returning]
         ready.update((p.ready.delivery.id, p) for p in self._going())
         group.ready = [p.ready for p in ready.values()]
         group.late = self.late
@@ -155,16 +160,17 @@ class Dispatch:
             return False
         sent = clock.monotonic()
         try:
-            done = self.run.ledger.transact(lambda tx: turn(tx, self.run, self.judge, group))
+            meanwhile = self._meanwhile if self.conversations or self.intake.light else None
+            done = self.run.ledger.transact(lambda tx: turn(tx, self.run, self.judge, group), meanwhile)
         except (LedgerUnavailable, ConfigError):
+            for lane, finished, refused, returning in taken:
+                lane.put_back_done(finished, refused, returning)
             for prepared in ready.values():
                 self.lanes[prepared.ready.delivery.lane].ready.append(prepared)
             raise
         reach("turn.committed")
         self.run.failure = None
         self.run.recorded = True
-        for lane in self.lanes.values():
-            lane.finished, lane.refused, lane.returning = [], [], []
         self.late = {}
         self._account(group, done)
         begun: dict[str, list[InFlight]] = {}
@@ -183,6 +189,12 @@ class Dispatch:
             self._submit(self.lanes[name], flights, sent)
         return True
 
+    def _meanwhile(self) -> bool:
+        """What is done while a turn is committed; nothing of it touches the ledger."""
+        for ended in self.conversations.step(0.0):
+            self._ended(ended)
+        return self.intake.compose(1) or bool(self.conversations)
+
     def _going(self) -> list[Prepared]:
         """What may try to begin now."""
         self.cramped = False
@@ -197,7 +209,7 @@ class Dispatch:
         lane.flying.update((flight.key, flight) for flight in flights)
         for exchange in grouped(lane, self.transports[lane.transport], flights, sent, self.run.ledger.moment):
             self.last_deadline = max(self.last_deadline, exchange.deadline.at + MARGIN)
-            lane.senders.give(exchange)
+            self.conversations.give(exchange)
 
     def _hold(self, lane: LaneRun, prepared: Prepared, held: Held) -> None:
         """A row that did not begin: back to memory, back to the ledger, or gone to another owner."""
@@ -280,6 +292,10 @@ class Dispatch:
         """Take what the workers have finished; `wait`: until there is something, or something else falls due."""
         pools = [workers for lane in self.lanes.values() for workers in (lane.senders, lane.composers)]
         unstick(pools)
+        if self.conversations:
+            for ended in self.conversations.step(self._pause() if wait else 0.0):
+                self._ended(ended)
+            wait = False
         try:
             item = finished(self.run.wake, pools, self._pause()) if wait else self.run.wake.get_nowait()
             while True:
@@ -288,15 +304,19 @@ class Dispatch:
         except Empty:
             pass
 
+    def _ended(self, exchange: Sequence[Submitted]) -> None:
+        reach("exchange.taken")
+        lane = self.lanes[exchange[0].lane]
+        lane.senders.busy -= 1
+        for submitted in exchange:
+            del lane.flying[submitted.flight.key]
+            lane.loaded.discard(submitted.flight.key[0])
+        lane.finished += exchange
+
     def _take(self, item: Any) -> None:
         if isinstance(item, list):
-            reach("exchange.taken")
-            lane = self.lanes[item[0].lane]
-            lane.senders.busy -= 1
-            for submitted in item:
-                del lane.flying[submitted.flight.key]
-                lane.loaded.discard(submitted.flight.key[0])
-            lane.finished += item
+            self.conversations.returned(self.lanes[item[0].lane].transport)
+            self._ended(item)
         elif isinstance(item, Late):
             self.late.update((key, max(item.late, self.late.get(key, item.late))) for key in item.limits)
         elif isinstance(item, Composed):

@@ -31,7 +31,8 @@ from notifyctl.errors import (
 )
 from notifyctl.keys import Keys
 from notifyctl.ledger import checkup, runs, schema, templates
-from notifyctl.ledger.database import Ledger, is_sqlite, sqlite_path
+from notifyctl.ledger.connect import is_sqlite, sqlite_path
+from notifyctl.ledger.database import Ledger
 from notifyctl.model import Channel, Lane, Outcome, OutcomeKind
 from notifyctl.settings import TransportSettings
 from notifyctl.ticks import prospects

@@ -1,4 +1,4 @@
-"""One exchange with a provider, as a job of a worker thread."""
+"""One exchange with a provider: a job of a worker thread, or a conversation of the main thread."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from datetime import datetime, timedelta
 
 from notifyctl import clock
 from notifyctl.failpoints import reach
-from notifyctl.model import Outcome, OutcomeKind
+from notifyctl.model import Outcome, OutcomeKind, Request
 from notifyctl.pacing import TOLERANCE
 from notifyctl.ticks.lane import InFlight, LaneRun, Late, Submitted
-from notifyctl.transports.base import SLOT_MISSED, Transport
+from notifyctl.transports.base import SLOT_MISSED, Conversation, Transport
 
 MISSED = 0.5  # seconds after its slot at which a message does not go at all: others may have gone in its place
 
 
 class Exchange:
-    """Begun attempts of one lane that are submitted together, in a worker thread. Nothing else happens there.
+    """Begun attempts of one lane that are submitted together.
 
     `sent`: monotonic time just before the transaction that began them. `moment` makes monotonic time of the ledger's.
     """
 
-    __slots__ = ("deadline", "flights", "lane", "notice", "paced", "slot", "transport", "validity")
+    __slots__ = ("began", "deadline", "flights", "lane", "notice", "paced", "slot", "transport", "validity")
 
     def __init__(
         self, lane: LaneRun, transport: Transport, flights: Sequence[InFlight], sent: float,
@@ -42,26 +42,45 @@ class Exchange:
         self.validity = None if None in lives else max(one for one in lives if one is not None)
 
     def __call__(self) -> list[Submitted]:
+        """Submit, in the thread that calls."""
         clock.sleep_until(self.slot)
-        began = clock.monotonic()
-        late = began - self.slot
+        self.began = clock.monotonic()
+        late = self.began - self.slot
         if self.paced and late > MISSED:
             missed = Outcome(OutcomeKind.RATE_LIMITED, SLOT_MISSED, retry_after=0.1)
             return [Submitted(self.lane, flight, missed, 0.0) for flight in self.flights]
         if self.paced and late > TOLERANCE.total_seconds():
             self.notice(Late(self.paced, timedelta(seconds=late) - TOLERANCE))
         reach("exchange.begun")
-        broken = False
-        requests = [flight.prepared.request for flight in self.flights]
         try:
-            outcomes = self.transport.submit(requests, self.deadline, self.validity)
-            if len(outcomes) != len(requests):
-                raise ValueError("not one outcome for each request")  # noqa: TRY301 - a bug like any other below
+            return self.ended(self.transport.submit(self.requests, self.deadline, self.validity))
         except Exception as error:  # a bug; what it had written nobody knows
-            outcomes = [Outcome(OutcomeKind.AMBIGUOUS, f"transport_failed:{type(error).__name__}")] * len(requests)
-            broken = True
+            return self.ended(error)
+
+    @property
+    def requests(self) -> list[Request]:
+        """What is to be submitted."""
+        return [flight.prepared.request for flight in self.flights]
+
+    def converse(self) -> Conversation | None:
+        """Begin on a connection that is open already; None: it is to be called, in a thread."""
+        if self.paced:  # it waits for its slot
+            return None
+        conversation = self.transport.converse(self.requests, self.deadline)
+        if conversation is not None:
+            self.began = clock.monotonic()
+            reach("exchange.begun")
+        return conversation
+
+    def ended(self, outcomes: Sequence[Outcome] | Exception) -> list[Submitted]:
+        """What became of it."""
+        if not isinstance(outcomes, Exception) and len(outcomes) != len(self.flights):
+            outcomes = ValueError("not one outcome for each request")
+        if broken := isinstance(outcomes, Exception):
+            reason = f"transport_failed:{type(outcomes).__name__}"
+            outcomes = [Outcome(OutcomeKind.AMBIGUOUS, reason)] * len(self.flights)
         reach("exchange.done")
-        took = clock.monotonic() - began
+        took = clock.monotonic() - self.began
         each = zip(self.flights, outcomes, strict=True)
         return [Submitted(self.lane, flight, outcome, took, broken) for flight, outcome in each]
 

@@ -76,6 +76,7 @@ class Intake:
         rows, lane.cursor = claiming.claim(
             self.run.ledger, run=self.run.id, step=Step.SEND, lane=lane.lane.name, region=lane.region,
             limit=limit, lease=lane.lane.lease, after=lane.cursor,
+            meanwhile=(lambda: self.compose(1)) if self.light else None,
         )  # fmt: skip
         if len(rows) < limit:
             lane.cursor = claiming.Cursor()  # one sweep from the beginning before the lane counts as empty
@@ -100,11 +101,16 @@ class Intake:
             chunk = [lane.light.popleft() for _ in range(min(CHUNK, len(lane.light)))]
             lane.composers.give(self._compose_job(lane, chunk))
 
-    def compose(self) -> bool:
-        """Compose a few rows while the network is waited for; returns whether there were any."""
+    @property
+    def light(self) -> bool:
+        """Whether there is something to compose here."""
+        return any(lane.light for lane in self.lanes.values())
+
+    def compose(self, most: int) -> bool:
+        """Compose up to `most` rows of each lane while the network is waited for; returns whether there were any."""
         worked = False
         for lane in self.lanes.values():
-            for _ in range(min(CHUNK, len(lane.light))):
+            for _ in range(min(most, len(lane.light))):
                 if lane.ready and self.run.wake.qsize() > len(lane.flying) // 2:
                     break
                 began, delivery = clock.monotonic(), lane.light.popleft()

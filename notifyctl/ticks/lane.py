@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
-from queue import SimpleQueue
-from typing import Any
 
 from notifyctl.ledger.begin import Begun
 from notifyctl.ledger.claim import Cursor
 from notifyctl.model import Delivery, Lane, Outcome
 from notifyctl.pacing import LimitKey
 from notifyctl.ticks.prepare import Prepared, Preparer, Refusal
+from notifyctl.ticks.wake import Wake
 from notifyctl.ticks.workers import Workers
 
 COMPOSERS = 2  # threads per lane that compose: enough to overlap object fetches, little for the interpreter's lock
@@ -67,7 +66,7 @@ class LaneRun:
     lane: Lane
     region: str
     preparer: Preparer
-    done: SimpleQueue[Any]
+    done: Wake
     cursor: Cursor = field(default_factory=Cursor)
     stopped: str = ""  # why nothing more is claimed: empty, limit, seconds, gate, pace, signal
     composing: dict[int, Delivery] = field(default_factory=dict)
@@ -141,6 +140,19 @@ class LaneRun:
         else:
             self.loaded.discard(delivery.id)
             self.refused.append(result)
+
+    def take_done(self) -> tuple[list[Submitted], list[Refusal], list[tuple[Delivery, datetime]]]:
+        """What is to be written, no longer this lane's."""
+        done = self.finished, self.refused, self.returning
+        self.finished, self.refused, self.returning = [], [], []
+        return done
+
+    def put_back_done(
+        self, finished: list[Submitted], refused: list[Refusal], returning: list[tuple[Delivery, datetime]]
+    ) -> None:
+        """It could not be written: in front of what has come since."""
+        self.finished, self.refused = finished + self.finished, refused + self.refused
+        self.returning = returning + self.returning
 
     def put_back_locked(self, prepared: Prepared) -> bool:
         """Keep a row that somebody else has locked behind the others. Returns whether none is left but such rows."""

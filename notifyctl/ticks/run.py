@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -19,8 +19,10 @@ from notifyctl.failpoints import reach
 from notifyctl.keys import Keys
 from notifyctl.ledger import runs
 from notifyctl.ledger.database import Ledger, Tx
+from notifyctl.ticks.wake import Wake
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SWITCH = 0.0005  # seconds that a thread may wait for the interpreter, where another has work without end
 _CYCLES = 20_000  # objects more than before, until cycles among them are looked for
 
 
@@ -35,7 +37,7 @@ class Run:
     limit: int | None = None
     id: str = field(default_factory=runs.new_id)
     began: float = field(default_factory=clock.monotonic)
-    wake: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+    wake: Wake = field(default_factory=Wake)
     signalled: int = 0
     recorded: bool = False
     failure: LedgerUnavailable | ConfigError | None = None  # the ledger is away: nothing is claimed until it is back
@@ -87,6 +89,7 @@ class Run:
 
         gc.freeze()  # rows leave few cycles of objects, and what was imported leaves none
         gc.set_threshold(_CYCLES)
+        sys.setswitchinterval(_SWITCH)
         before = {number: signal.signal(number, stop) for number in SIGNALS}
         try:
             yield

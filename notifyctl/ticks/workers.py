@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from notifyctl import clock
+from notifyctl.ticks.wake import Wake
 
 Job = Callable[[], Any]
 STUCK = 0.05  # seconds
@@ -25,7 +26,7 @@ class Workers:
     is on disk, so it will be found in doubt). A job must not raise; it returns its failure.
     """
 
-    def __init__(self, name: str, size: int, done: SimpleQueue[Any]) -> None:
+    def __init__(self, name: str, size: int, done: Wake) -> None:
         self._name = name
         self._size = size
         self._done = done
@@ -38,6 +39,10 @@ class Workers:
     def give(self, job: Job) -> None:
         """Hand one job over; never blocks."""
         self.busy += 1
+        self.hand(job)
+
+    def hand(self, job: Job) -> None:
+        """The same with a job that is counted as busy already."""
         self._given += 1
         self._jobs.put(job)
         if not self._threads:
@@ -86,7 +91,7 @@ def unstick(pools: Iterable[Workers]) -> None:
             workers.grow()
 
 
-def finished(wake: SimpleQueue[Any], pools: Sequence[Workers], pause: float) -> Any:
+def finished(wake: Wake, pools: Sequence[Workers], pause: float) -> Any:
     """What a worker finishes within `pause` seconds, with more threads where jobs wait meanwhile; else raises Empty."""
     while short := [workers for workers in pools if workers.short]:
         try:

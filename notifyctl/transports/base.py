@@ -16,11 +16,11 @@ than doubt. `Deadline.at` may be brought forward while an exchange runs (a drain
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from notifyctl.clock import Deadline
 from notifyctl.model import (
@@ -38,6 +38,8 @@ from notifyctl.model import (
 )
 from notifyctl.settings import TransportSettings
 from notifyctl.units import rate
+
+T = TypeVar("T")
 
 
 class Phase(IntEnum):
@@ -105,6 +107,23 @@ class Exchange:
         )
 
 
+# What an exchange does step by step: it yields the poll events it waits for, and is sent those that happened, or 0 once
+# its deadline has passed without any.
+Steps = Generator[int, int, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """An exchange on a connection that is open already, for a caller who advances it beside others (see `Steps`).
+
+    It ends with the outcomes, or with None where the connection has turned out to be gone before anything of the
+    messages had reached anybody: then they are to be submitted. `fd` is what to poll.
+    """
+
+    fd: int
+    steps: Steps[list[Outcome] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Checkup:
     """What `doctor` shows of a transport: `outcome` None when it answered and let us in."""
@@ -166,6 +185,15 @@ class Transport(ABC):
         At most `capabilities.max_batch` requests. `validity`: seconds during which the message is worth delivering,
         for providers that take a time to live; None: no limit.
         """
+
+    @property
+    def converses(self) -> bool:
+        """Whether an open connection can be used through `converse`."""
+        return False
+
+    def converse(self, requests: Sequence[Request], deadline: Deadline) -> Conversation | None:  # noqa: ARG002
+        """The same without waiting, where a connection for it is open and idle; None: `submit` is the way."""
+        return None
 
     def capacity(self) -> int | None:
         """How many exchanges it can hold at once, as far as it knows by now; None: any number.

@@ -20,7 +20,7 @@ from notifyctl.clock import Deadline
 from notifyctl.errors import InputError
 from notifyctl.model import Capabilities, Channel, Mail, Message, Outcome, OutcomeKind, Receipt, Receipts, Request
 from notifyctl.settings import TransportSettings
-from notifyctl.transports.base import Checkup, Exchange, FeedPage, Phase, Transport, Trouble
+from notifyctl.transports.base import Checkup, Conversation, Exchange, FeedPage, Phase, Steps, Transport, Trouble
 from notifyctl.transports.connect import is_loopback
 from notifyctl.transports.smtp_codes import codes
 from notifyctl.transports.smtp_pool import Pool
@@ -88,7 +88,8 @@ class Smtp(Transport):
         for field, address in (("sender", sender), ("recipient", recipient)):
             if not _PATH.match(address):
                 raise InputError(f"the {field} cannot stand in an SMTP envelope", reason="invalid_address", field=field)
-        if not raw.count(b"\n") == raw.count(b"\r\n") == raw.count(b"\r"):
+        bare = raw.replace(b"\r\n", b"")
+        if b"\n" in bare or b"\r" in bare:
             raise InputError("the mail holds a CR or LF alone", reason="bare_newline")
         body = raw.replace(b"\r\n.", b"\r\n..")
         if body.startswith(b"."):
@@ -110,6 +111,19 @@ class Smtp(Transport):
     ) -> list[Outcome]:
         """One transaction per request; the deadline is for all of them."""
         return [self._submit(request, Exchange(deadline)) for request in requests]
+
+    @property
+    def converses(self) -> bool:
+        """Kept sessions are."""
+        return True
+
+    def converse(self, requests: Sequence[Request], deadline: Deadline) -> Conversation | None:
+        """One transaction on an idle session."""
+        if len(requests) != 1 or deadline.passed:
+            return None
+        exchange = Exchange(deadline)
+        session = self._pool.take_idle(exchange)
+        return None if session is None else Conversation(session.fd, self._talk(session, requests[0], exchange))
 
     def capacity(self) -> int | None:
         """One until a session has been opened, so that a dead server or a wrong login is met once; then as many as the
@@ -216,10 +230,21 @@ class Smtp(Transport):
         except Trouble as trouble:
             return exchange.outcome(trouble)
 
+    def _talk(self, session: Session, request: Request, exchange: Exchange) -> Steps[list[Outcome] | None]:
+        try:
+            return [(yield from self._using(session, request))]
+        except Stale:
+            return None
+        except Trouble as trouble:
+            return [exchange.outcome(trouble)]
+
     def _use(self, session: Session, request: Request, *, replaced: bool = False) -> Outcome:
+        return session.finish(self._using(session, request, replaced=replaced))
+
+    def _using(self, session: Session, request: Request, *, replaced: bool = False) -> Steps[Outcome]:
         """One transaction on `session`, which goes back to the pool whatever happens."""
         try:
-            return transact(session, request, kept=session.messages > 0 and not replaced)
+            return (yield from transact(session, request, kept=session.messages > 0 and not replaced))
         except BaseException:
             session.broken = True
             raise

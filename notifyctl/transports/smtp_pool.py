@@ -18,7 +18,7 @@ from notifyctl.model import OutcomeKind
 from notifyctl.transports.base import Exchange, Trouble
 from notifyctl.transports.smtp_session import Session
 
-_GOODBYE = 1.0  # seconds that ending all sessions may take together
+_GOODBYE = 1.0  # seconds that the answers to QUIT are waited for
 _PART = 0.1  # of what is left of its deadline: so long may an exchange wait for a session
 _AGAIN = 0.5  # seconds until a message for which there was none is worth another try
 _SLICE = 1.0  # seconds after which a waiting worker looks whether its deadline was brought forward
@@ -64,6 +64,14 @@ class Pool:
                 self._changed.notify_all()
             return session
 
+    def take_idle(self, exchange: Exchange) -> Session | None:
+        """An open session that nobody uses, if there is one; never waits."""
+        with self._changed:
+            session = self._alive()
+        if session is not None:
+            session.exchange = exchange
+        return session
+
     def capacity(self) -> int | None:
         """How many exchanges there are sessions for; None: the server has refused none so far."""
         with self._changed:
@@ -73,7 +81,7 @@ class Pool:
         """A worker is done with its session: keep it, retire it, or end it."""
         worn = bool(self._cap) and session.messages >= self._cap
         if not session.broken and worn:
-            session.goodbye(Deadline.after(_GOODBYE))
+            session.goodbye()
         with self._changed:
             if session.broken or worn or self._closed:
                 self._open -= 1
@@ -92,9 +100,8 @@ class Pool:
             sessions, self._idle = self._idle, []
             self._open -= len(sessions)
             self._changed.notify_all()
-        deadline = Deadline.after(_GOODBYE)
         for session in sessions:
-            session.goodbye(deadline)
+            session.goodbye()
         with self._changed:
             self._leaving += sessions
         self._see_off()
@@ -117,12 +124,8 @@ class Pool:
             while True:
                 if self._closed:
                     raise Trouble("closed")
-                while self._idle and not fresh:
-                    session = self._idle.pop()  # the one used last is the likeliest to live
-                    if session.alive():
-                        return session
-                    session.abort()
-                    self._open -= 1
+                if not fresh and (session := self._alive()) is not None:
+                    return session
                 if self._mend is not None:
                     raise _again(self._mend)
                 if not self._proven and self._failures != seen:
@@ -139,10 +142,19 @@ class Pool:
             self._open += 1
             return None
 
+    def _alive(self) -> Session | None:
+        while self._idle:
+            session = self._idle.pop()  # the one used last is the likeliest to live
+            if session.alive():
+                return session
+            session.abort()
+            self._open -= 1
+        return None
+
     def _retire(self) -> None:
         """Say goodbye on an idle session, so that another may be opened."""
         session = self._idle.pop(0)
-        session.goodbye(Deadline.after(_GOODBYE))
+        session.goodbye()
         self._leaving.append(session)
         self._open -= 1
 

@@ -4,6 +4,9 @@ smtplib bounds single socket calls, so a server that drips one byte a second hol
 after a pause of any length. Here every wait ends with the deadline of the exchange, every write is preceded by a
 look at it, and replies are read with a cap. What is written goes through one method, which also knows when the final
 dot may have left: only then does a loss become doubt.
+
+What serves a message is written as steps (`transports.base.Steps`), so that a caller may advance many sessions in one
+thread; opening one waits where it stands.
 """
 
 from __future__ import annotations
@@ -18,14 +21,13 @@ from contextlib import suppress
 from math import ceil
 from typing import TYPE_CHECKING
 
-from notifyctl.transports.base import Exchange, Phase, Trouble
+from notifyctl.transports.base import Exchange, Phase, Steps, T, Trouble
 from notifyctl.transports.connect import connect, own_name
 from notifyctl.transports.smtp_codes import codes
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from notifyctl.clock import Deadline
 
 _CHUNK = 1 << 16  # bytes per write: the deadline is looked at before each
 _LINE = 1000  # bytes kept of one line of a reply: RFC 5321 4.5.3.1.5 allows 512, the rest is read and dropped
@@ -49,6 +51,7 @@ class Session(smtplib.SMTP):
         self.unclean = False  # a transaction was left unfinished: RSET first
         self.broken = False  # not to be used again
         self._poll = select.poll()
+        self.fd = -1
         self._input = bytearray()
 
     # -- opening --
@@ -56,7 +59,8 @@ class Session(smtplib.SMTP):
     def connect_to(self, host: str, port: int) -> None:
         """Connect, and learn how to call ourselves."""
         self.sock = connect(host, port, self.exchange)
-        self._poll.register(self.sock.fileno(), 0)
+        self.fd = self.sock.fileno()
+        self._poll.register(self.fd, 0)
         self.local_hostname = own_name(self.sock)
 
     def secure(self, context: ssl.SSLContext, host: str) -> None:
@@ -130,7 +134,25 @@ class Session(smtplib.SMTP):
         """What smtplib writes: commands."""
         self.write(s.encode(self.command_encoding) if isinstance(s, str) else bytes(s))
 
-    def write(self, data: bytes, last: int | None = None) -> None:
+    def write(self, data: bytes) -> None:
+        """Write all of `data`, waiting as long as the deadline allows."""
+        self.finish(self.writing(data))
+
+    def getreply(self) -> tuple[int, bytes]:
+        """One reply: its code, and the text of its lines. Nonsense raises Trouble."""
+        return self.finish(self.reading())
+
+    def finish(self, steps: Steps[T]) -> T:
+        """Take all steps, waiting between them."""
+        try:
+            events = next(steps)
+            while True:
+                events = steps.send(self._ready(events))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def writing(self, data: bytes, last: int | None = None) -> Steps[None]:
         """Write all of `data`; `last` is the offset of the byte that completes the request.
 
         On a plain socket a failing call has taken nothing, so only there the phase can be taken back. With `last`
@@ -159,12 +181,14 @@ class Session(smtplib.SMTP):
             if blocked == 0:
                 self._give_up(early=last is not None)
             elif blocked is not None:
-                ready = self._wait(blocked | (select.POLLIN if last is not None else 0))
+                ready = yield blocked | (select.POLLIN if last is not None else 0)
+                if not ready:
+                    raise Trouble("deadline")
                 if last is not None and ready & select.POLLIN and self._take():
                     raise EarlyReply
 
-    def getreply(self) -> tuple[int, bytes]:
-        """One reply: its code, and the text of its lines. Nonsense raises Trouble."""
+    def reading(self) -> Steps[tuple[int, bytes]]:
+        """One reply, see `getreply`."""
         kept: list[bytes] = []
         spent = 0
         while True:
@@ -175,7 +199,7 @@ class Session(smtplib.SMTP):
                     del self._input[_LINE:]
                 if spent > _REPLY:
                     raise self._nonsense()
-                self._fill()
+                yield from self._fill()
             line = bytes(self._input[: min(end, _LINE)]).rstrip(b"\r")
             del self._input[: end + 1]
             spent += end + 1
@@ -198,12 +222,11 @@ class Session(smtplib.SMTP):
 
     # -- ending --
 
-    def goodbye(self, deadline: Deadline) -> None:
-        """Write QUIT; the answer is not waited for, since nothing depends on it."""
-        self.exchange = Exchange(deadline)
+    def goodbye(self) -> None:
+        """Write QUIT if that can be done at once; the answer is not waited for, since nothing depends on it."""
         try:
-            self.write(b"QUIT\r\n")
-        except Trouble:
+            self._connected().send(b"QUIT\r\n")
+        except (OSError, Trouble):
             self.broken = True
 
     def abort(self) -> None:
@@ -225,8 +248,12 @@ class Session(smtplib.SMTP):
         self.broken = True
         return Trouble("unreadable_reply" if self.exchange.phase is Phase.WRITTEN else "protocol_error")
 
-    def _wait(self, events: int) -> int:
-        """Wait for `events`; what has already happened counts even when the deadline has passed."""
+    def _wait(self, events: int) -> None:
+        if not self._ready(events):
+            raise Trouble("deadline")
+
+    def _ready(self, events: int) -> int:
+        """Wait for `events`; what has already happened counts even when the deadline has passed. 0: nothing did."""
         self._poll.modify(self._connected().fileno(), events)
         while True:
             left = self.exchange.deadline.remaining()
@@ -234,22 +261,24 @@ class Session(smtplib.SMTP):
             if ready:
                 return ready[0][1]
             if left <= 0:
-                raise Trouble("deadline")
+                return 0
 
-    def _fill(self) -> None:
+    def _fill(self) -> Steps[None]:
         """Read what has come, waiting for the first byte."""
         sock = self._connected()
         plain = not isinstance(sock, ssl.SSLSocket)
         while True:
-            if plain:
-                self._wait(select.POLLIN)
+            if plain and not (yield select.POLLIN):
+                raise Trouble("deadline")
             try:
                 data = sock.recv(1 << 16)
             except ssl.SSLWantWriteError:
-                self._wait(select.POLLOUT)
+                if not (yield select.POLLOUT):
+                    raise Trouble("deadline") from None
                 continue
             except (BlockingIOError, ssl.SSLWantReadError):
-                self._wait(select.POLLIN)
+                if not plain and not (yield select.POLLIN):
+                    raise Trouble("deadline") from None
                 continue
             except OSError:
                 data = b""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from notifyctl.failpoints import reach
 from notifyctl.model import Outcome, OutcomeKind, Request
-from notifyctl.transports.base import Phase, Trouble
+from notifyctl.transports.base import Phase, Steps, Trouble
 from notifyctl.transports.smtp_codes import DATA, DOT, MAIL, RCPT, classify, codes
 from notifyctl.transports.smtp_session import EarlyReply, Session
 
@@ -21,7 +21,7 @@ class Stale(Exception):
     """A kept session was found dead before it had taken anything of the message."""
 
 
-def transact(session: Session, request: Request, *, kept: bool) -> Outcome:
+def transact(session: Session, request: Request, *, kept: bool) -> Steps[Outcome]:
     """Submit one message on an open session. Raises Trouble, or Stale for a kept session that was already dead."""
     _, _, message_id, form, *_ = request.envelope
     unfit = _unfit(session, form, len(request.body) - len(END))
@@ -29,18 +29,18 @@ def transact(session: Session, request: Request, *, kept: bool) -> Outcome:
         return unfit
     session.messages += 1
     reach("smtp.opened")
-    refused = _envelope(session, _commands(session, request), kept=kept)
+    refused = yield from _envelope(session, _commands(session, request), kept=kept)
     if refused is not None:
         return refused
     if session.unread:  # an answer nobody asked for would later pass for the answer to the message
         raise Trouble("protocol_error")
     early = False
     try:
-        session.write(request.body, last=len(request.body) - len(END))
+        yield from session.writing(request.body, last=len(request.body) - len(END))
     except EarlyReply:
         early = session.broken = True
     reach("smtp.written")
-    code, text = session.getreply()
+    code, text = yield from session.reading()
     reach("smtp.replied")
     session.broken |= code == 421
     if 200 <= code < 300 and not early:
@@ -78,7 +78,7 @@ def _commands(session: Session, request: Request) -> list[tuple[str, bytes]]:
     return [(_RSET, b"RSET\r\n"), *commands] if session.unclean else commands
 
 
-def _envelope(session: Session, commands: list[tuple[str, bytes]], *, kept: bool) -> Outcome | None:
+def _envelope(session: Session, commands: list[tuple[str, bytes]], *, kept: bool) -> Steps[Outcome | None]:
     """Write the commands and read their replies; the refusal that decides, or None: the body may follow.
 
     With PIPELINING they go out in one write. Where DATA is then taken although the recipient was refused, the empty
@@ -90,11 +90,11 @@ def _envelope(session: Session, commands: list[tuple[str, bytes]], *, kept: bool
     answered = False  # the server has said something about MAIL
     try:
         if pipelined:
-            _write(session, b"".join(command for _, command in commands))
+            yield from _write(session, b"".join(command for _, command in commands))
         for step, command in commands:
             if not pipelined:
-                _write(session, command)
-            code, text = session.getreply()
+                yield from _write(session, command)
+            code, text = yield from session.reading()
             reach(_POINTS[step])
             if code == 421 and kept and not answered:
                 raise Stale  # as good as gone
@@ -122,22 +122,22 @@ def _envelope(session: Session, commands: list[tuple[str, bytes]], *, kept: bool
         raise
     session.unclean = refused is not None
     if refused is not None and open_body:
-        _end_empty_body(session, refused_at)
+        yield from _end_empty_body(session, refused_at)
     return refused
 
 
-def _end_empty_body(session: Session, refused_at: str) -> None:
+def _end_empty_body(session: Session, refused_at: str) -> Steps[None]:
     if refused_at != RCPT:  # a server that refuses the sender and takes DATA might deliver the empty message
         session.broken = True
         return
     try:
-        session.write(END)
-        session.getreply()
+        yield from session.writing(END)
+        yield from session.reading()
     except Trouble:
         session.broken = True
 
 
-def _write(session: Session, data: bytes) -> None:
+def _write(session: Session, data: bytes) -> Steps[None]:
     session.exchange.check()  # before the phase moves: what was never tried is no failure of the message
     session.exchange.phase = Phase.WRITING
-    session.write(data)
+    yield from session.writing(data)

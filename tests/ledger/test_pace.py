@@ -111,9 +111,9 @@ class _Watched:
         self.connection = connection
         self._seen = seen
 
-    def execute(self, sql: str, *parameters: object) -> object:
+    def execute(self, sql: str, *parameters: object, **options: object) -> object:
         self._seen.append(sql)
-        return self.connection.execute(sql, *parameters)  # type: ignore[attr-defined]
+        return self.connection.execute(sql, *parameters, **options)  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.connection, name)

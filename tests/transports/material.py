@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,6 +54,23 @@ def submit(transport: Transport, message: Mail | Sms | Request, seconds: float =
     request = message if isinstance(message, Request) else transport.prepare(message)
     (outcome,) = transport.submit([request], Deadline.after(seconds), None)
     return outcome
+
+
+def converse(transport: Transport, message: Mail, seconds: float = 5.0) -> Outcome | None:
+    """`submit`, step by step on an idle session; None: it was gone before anything had reached anybody."""
+    deadline = Deadline.after(seconds)
+    conversation = transport.converse([transport.prepare(message)], deadline)
+    assert conversation is not None, "no session is idle"
+    poll = select.poll()
+    try:
+        events = next(conversation.steps)
+        while True:
+            poll.register(conversation.fd, events)
+            happened = poll.poll(max(0.0, deadline.remaining()) * 1000)
+            events = conversation.steps.send(happened[0][1] if happened else 0)
+    except StopIteration as end:
+        outcomes: list[Outcome] | None = end.value
+    return outcomes[0] if outcomes else None
 
 
 def together(count: int, work: Callable[[int], Any]) -> list[Any]:

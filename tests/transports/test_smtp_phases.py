@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from notifyctl.clock import Deadline
 from notifyctl.model import OutcomeKind, Scope
 from tests.certificates import certificate
 from tests.smtp_server import EXTENSIONS, Rule, SmtpServer
-from tests.transports.material import BIG, mail, raw, relay, submit
+from tests.transports.material import BIG, converse, mail, raw, relay, submit
 
 UNAVAILABLE, TEMPORARY = OutcomeKind.UNAVAILABLE, OutcomeKind.TEMPORARY_FAILURE
 PERMANENT, AMBIGUOUS = OutcomeKind.PERMANENT_FAILURE, OutcomeKind.AMBIGUOUS
@@ -86,6 +87,58 @@ def test_an_outcome_says_what_the_exchange_proved(
         assert outcome.charged is (kind is not UNAVAILABLE)
         if phase != "dot":
             assert not server.messages
+        transport.close()
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, PLAIN], ids=["pipelined", "stepwise"])
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize(("phase", "how", "kind", "reason"), [case for case in MATRIX if case[0] not in OPENING])
+def test_a_conversation_on_a_kept_session_proves_the_same(
+    phase: str, how: str, kind: OutcomeKind, reason: str, encrypted: bool, extensions: tuple[str, ...],
+    tls: tuple[Path, Any],
+) -> None:  # fmt: skip
+    trusted, context = tls
+    options = {"tls": "implicit", "ca_file": str(trusted)} if encrypted else {}
+    rule = Rule(phase, **HOW[how], after=1)
+    with SmtpServer(rule, extensions=extensions, context=context, implicit=encrypted) as server:
+        transport = relay(server.port, **options)
+        assert submit(transport, mail(1)).kind is OutcomeKind.ACCEPTED
+        outcome = converse(transport, mail(2), SHORT if how in {"hang", "drip"} else 5)
+        if phase == "mail" and how in {"close", "reset"}:
+            assert outcome is None  # to be submitted: nothing of it has reached anybody
+        else:
+            assert outcome is not None
+            assert (outcome.kind, outcome.reason) == (kind, reason)
+        assert len(server.connections) == 1
+        if phase != "dot":
+            assert len(server.messages) == 1
+        transport.close()
+
+
+def test_a_conversation_ends_in_acceptance_and_leaves_the_session_for_the_next() -> None:
+    with SmtpServer() as server:
+        transport = relay(server.port)
+        assert transport.converse([transport.prepare(mail(1))], Deadline.after(5)) is None  # nothing is open yet
+        submit(transport, mail(1))
+        for number in (2, 3):
+            outcome = converse(transport, mail(number))
+            assert outcome is not None
+            assert (outcome.kind, outcome.remote_ids) == (OutcomeKind.ACCEPTED, (f"<{number}@example.com>",))
+        assert [one.message_id for one in server.messages] == [f"<{n}@example.com>" for n in (1, 2, 3)]
+        assert len(server.connections) == 1
+        assert transport.converse([transport.prepare(mail(4))], Deadline.after(-1)) is None
+        transport.close()
+
+
+def test_a_body_that_the_server_takes_slowly_is_written_in_steps_up_to_its_last_byte() -> None:
+    body = (b"x" * 70 + b"\r\n") * (BIG // 72)
+    with SmtpServer(Rule("body", delay=0.2, after=1)) as server:
+        transport = relay(server.port)
+        submit(transport, mail(1))
+        outcome = converse(transport, mail(2, data=raw(2, body)))
+        assert outcome is not None
+        assert outcome.kind is OutcomeKind.ACCEPTED
+        assert server.messages[1].raw == raw(2, body)
         transport.close()
 
 
@@ -189,5 +242,5 @@ def test_a_final_write_of_which_the_dot_was_not_taken_is_no_doubt(taken: int) ->
         session._poll.register(ours.fileno(), 0)
         body = b"x" * 60_000 + b"\r\n.\r\n"
         with pytest.raises(Trouble, match="deadline"):
-            session.write(body, last=len(body) - 3)
+            session.finish(session.writing(body, last=len(body) - 3))
         assert session.exchange.phase is Phase.WRITING
