@@ -36,7 +36,7 @@ from notifyctl.ticks.report import COUNTS, Report
 from notifyctl.ticks.run import Run
 from notifyctl.ticks.share import taken
 from notifyctl.ticks.turn import Done, Group, turn
-from notifyctl.ticks.workers import finished, unstick
+from notifyctl.ticks.workers import PATIENCE, finished, unstick
 from notifyctl.transports.base import CROWDED, Transport
 
 LAPSE_LIMIT = 500
@@ -293,8 +293,12 @@ class Dispatch:
         pools = [workers for lane in self.lanes.values() for workers in (lane.senders, lane.composers)]
         unstick(pools)
         if self.conversations:
-            for ended in self.conversations.step(self._pause() if wait else 0.0):
+            short = [workers for workers in pools if workers.short] if wait else []
+            found = self.conversations.step(min(self._pause(), PATIENCE if short else 1.0) if wait else 0.0)
+            for ended in found:
                 self._ended(ended)
+            for workers in () if found or self.run.wake.qsize() else short:
+                workers.grow()
             wait = False
         try:
             item = finished(self.run.wake, pools, self._pause()) if wait else self.run.wake.get_nowait()
