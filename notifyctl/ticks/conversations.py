@@ -32,7 +32,7 @@ class _Line:
     waiting: deque[Exchange] = field(default_factory=deque)
     open: int = 0  # conversations
     opening: int = 0  # exchanges that threads have
-    served: int = 0  # conversations that have ended since the last further connection
+    served: int = 0  # conversations that have ended while others waited, since the last further connection
     moved: float = 0.0  # monotonic: when a waiting exchange was last taken up
 
 
@@ -72,7 +72,7 @@ class Conversations:
                 self._hand(exchange)
                 return
             if not line.waiting:
-                line.moved, line.served = clock.monotonic(), 0
+                line.moved = clock.monotonic()
             line.waiting.append(exchange)
 
     def returned(self, transport: str) -> None:
@@ -159,7 +159,7 @@ class Conversations:
         del self._open[fd]
         line = self._line(exchange)
         line.open -= 1
-        line.served += 1
+        line.served += bool(line.waiting)
         if outcomes is None:
             self._hand(exchange)
             return
