@@ -58,9 +58,9 @@ class HttpTransport(Transport):
     def credentials(self) -> Sequence[tuple[str, str]]:
         """The header fields that let us in."""
 
-    @abstractmethod
-    def post(self, request: Request, validity: float | None, exchange: Exchange) -> Reply:
-        """Send one prepared request, by `self.call`."""
+    def post(self, request: Request, validity: float | None, exchange: Exchange) -> Reply:  # noqa: ARG002
+        """Send one prepared request, by `self.call`. Here: its body, to the path that its envelope begins with."""
+        return self.call("POST", request.envelope[0], exchange, request.body)
 
     @abstractmethod
     def read(self, document: Any) -> tuple[str, str]:
@@ -70,10 +70,17 @@ class HttpTransport(Transport):
         """Called with each outcome: a provider that says elsewhere why it refused may be asked. Never raises."""
         return outcome
 
+    def receipt(self, remote_id: str, deadline: Deadline) -> Receipt | None:  # noqa: ARG002
+        """What became of one message; None: not known yet. Whatever cannot be read may raise what reading it raises."""
+        return None
+
     # -- the boundary --
 
     def submit(self, requests: Sequence[Request], deadline: Deadline, validity: float | None) -> list[Outcome]:
         return [self.one(request, deadline, validity) for request in requests]
+
+    def receipts(self, remote_ids: Iterable[str]) -> dict[str, Receipt]:
+        return self.each(remote_ids, self.receipt)
 
     def check(self, deadline: Deadline) -> Checkup:
         exchange = Exchange(deadline)
@@ -129,6 +136,13 @@ class HttpTransport(Transport):
         outcome = judge(reply, self.CODES, "", "")
         raise Trouble(outcome.reason, code=outcome.code, config=outcome.config)
 
+    @staticmethod
+    def about(wanted: str, document: Any, key: str) -> Any:
+        """`document`, if it is of what was asked for; for use within `each`, where ValueError makes it unreadable."""
+        if document is not None and str(document[key]) != wanted:
+            raise ValueError("an answer about something else")
+        return document
+
     def proves(self, reply: Reply, document: Any = None) -> Outcome:
         """What an answer proves; `document`: one item's part of it."""
         try:
@@ -138,9 +152,10 @@ class HttpTransport(Transport):
         return judge(reply, self.CODES, remote, code)
 
     def each(self, remote_ids: Iterable[str], look_up: Callable[[str, Deadline], Receipt | None]) -> dict[str, Receipt]:
-        """Receipts looked up one by one within one deadline; what was learnt before trouble is worth keeping."""
+        """Receipts looked up one by one within one deadline; what was learnt besides trouble is worth keeping."""
         found: dict[str, Receipt] = {}
         deadline = Deadline.after(self.settings.deadline)
+        unreadable = False
         for remote_id in remote_ids:
             try:
                 receipt = look_up(remote_id, deadline)
@@ -149,9 +164,12 @@ class HttpTransport(Transport):
                     raise
                 break
             except (KeyError, IndexError, TypeError, AttributeError, ValueError):
-                raise Trouble("unreadable_reply") from None
+                unreadable = True  # a matter of this message alone
+                continue
             if receipt is not None:
                 found[remote_id] = receipt
+        if unreadable and not found:
+            raise Trouble("unreadable_reply")
         return found
 
     def required(self, key: str, *, secret: bool = False) -> str:

@@ -10,8 +10,7 @@ Postmark writes the mail itself: our DKIM signature and Message-ID do not surviv
 from __future__ import annotations
 
 import json
-from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from operator import itemgetter
@@ -25,7 +24,7 @@ from notifyctl.model import Absent, CannotTell, Channel, Found, Outcome, Receipt
 from notifyctl.transports.base import Exchange, Trouble
 from notifyctl.transports.http_answers import Reply, instant
 from notifyctl.transports.http_batch import BatchTransport
-from notifyctl.transports.http_mail import bare, written
+from notifyctl.transports.http_mail import attached, bare, written
 from notifyctl.transports.postmark_codes import CODES, EVENTS, SUPPRESSED, TYPES
 
 _FIELD = "notifyctl"  # of the metadata: our key
@@ -58,18 +57,12 @@ class Postmark(BatchTransport):
             "From": written(message.sender), "To": written(message.recipient), "Subject": message.subject,
             "TextBody": message.text, "HtmlBody": message.html, "ReplyTo": written(message.reply_to),
             "Headers": [{"Name": n, "Value": v} for n, v in (*message.headers, ("Auto-Submitted", "auto-generated"))],
-            "Attachments": [
-                {"Name": name, "Content": b64encode(content).decode(), "ContentType": kind}
-                for content, kind, name in message.files
-            ],
+            "Attachments": attached(message, "Name", "Content", "ContentType"),
             "Metadata": {_FIELD: message.key}, "TrackOpens": False, "TrackLinks": "None",
             "MessageStream": self.settings.text("message_stream", "outbound"),
         }  # fmt: skip
         body = json.dumps({name: value for name, value in fields.items() if value not in ("", [])}, ensure_ascii=False)
         return Request(message.key, ("/email", message.recipient.address), body.encode())
-
-    def post(self, request: Request, validity: float | None, exchange: Exchange) -> Reply:
-        return self.call("POST", "/email", exchange, request.body)
 
     def read(self, document: Any) -> tuple[str, str]:
         return str(document.get("MessageID") or ""), str(document.get("ErrorCode") or "")
@@ -97,16 +90,15 @@ class Postmark(BatchTransport):
             return outcome
         return replace(outcome, reason=SUPPRESSED.get(why, outcome.reason))
 
-    def receipts(self, remote_ids: Iterable[str]) -> dict[str, Receipt]:
-        return self.each(remote_ids, self._receipt)
-
-    def _receipt(self, remote_id: str, deadline: Deadline) -> Receipt | None:
+    def receipt(self, remote_id: str, deadline: Deadline) -> Receipt | None:
         """What the newest event says that is news of the delivery."""
-        message = self.get(f"/messages/outbound/{quote(remote_id, safe='')}/details", deadline)
+        path = f"/messages/outbound/{quote(remote_id, safe='')}/details"
+        message = self.about(remote_id, self.get(path, deadline), "MessageID")
         for event in sorted(message["MessageEvents"] if message else (), key=itemgetter("ReceivedAt"), reverse=True):
             said, kind = EVENTS.get(event["Type"]), ""
             if event["Type"] == "Bounced" and (number := str(event["Details"].get("BounceID") or "")).isdecimal():
-                kind = str((self.get(f"/bounces/{number}", deadline) or {}).get("Type", ""))
+                bounce = self.about(number, self.get(f"/bounces/{number}", deadline), "ID") or {}
+                kind = str(bounce.get("Type", ""))
                 said = TYPES.get(kind) if kind else said
             if said is not None:
                 return Receipt(said[0], remote_id, said[1], kind, instant(event["ReceivedAt"]))

@@ -12,7 +12,7 @@ one another, so there it is a failure of this message alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -101,11 +101,9 @@ class Telnyx(HttpTransport):
         code = str(error.get("code") or "")
         return str((document.get("data") or {}).get("id") or ""), f"from:{code}" if about_us else code
 
-    def receipts(self, remote_ids: Iterable[str]) -> dict[str, Receipt]:
-        return self.each(remote_ids, self._receipt)
-
-    def _receipt(self, remote_id: str, deadline: Deadline) -> Receipt | None:
-        message = (self.get(f"/v2/messages/{quote(remote_id, safe='')}", deadline) or {}).get("data")
+    def receipt(self, remote_id: str, deadline: Deadline) -> Receipt | None:
+        reply = self.get(f"/v2/messages/{quote(remote_id, safe='')}", deadline) or {}
+        message = self.about(remote_id, reply.get("data"), "id")
         if message is None:
             return None  # perhaps not yet: a new message may be missing for a moment
         code = next((str(error["code"]) for error in message.get("errors") or ()), "")

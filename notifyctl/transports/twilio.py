@@ -11,7 +11,7 @@ lost answer is settled only where exactly one message to the number was made at 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -68,11 +68,8 @@ class Twilio(HttpTransport):
     def read(self, document: Any) -> tuple[str, str]:
         return str(document.get("sid") or ""), str(document.get("code") or "")
 
-    def receipts(self, remote_ids: Iterable[str]) -> dict[str, Receipt]:
-        return self.each(remote_ids, self._receipt)
-
-    def _receipt(self, sid: str, deadline: Deadline) -> Receipt:
-        message = self.get(f"{self.account}/Messages/{quote(sid, safe='')}.json", deadline)
+    def receipt(self, sid: str, deadline: Deadline) -> Receipt:
+        message = self.about(sid, self.get(f"{self.account}/Messages/{quote(sid, safe='')}.json", deadline), "sid")
         if message is None:
             return Receipt(ReceiptStatus.GONE, sid)
         code = str(message.get("error_code") or "")
@@ -88,6 +85,8 @@ class Twilio(HttpTransport):
         query = urlencode({"To": recipient, "PageSize": 1000})
         page = self.get(f"{self.account}/Messages.json?{query}", Deadline.after(self.settings.deadline)) or {}
         if not isinstance(page.get("messages"), list) or page.get("next_page_uri"):
+            return CannotTell()
+        if any(one.get("to") != recipient for one in page["messages"]):  # inbound ones are to us: they are not listed
             return CannotTell()
         ours = [one for one in page["messages"] if str(one.get("direction")).startswith("outbound")]
         made = [(http_date(one.get("date_created") or ""), str(one["sid"])) for one in ours]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from notifyctl.transports.base import Transport, Trouble
 from notifyctl.transports.registry import open_transport
 from tests.transports import contract as expected
 from tests.transports.material import mail, settings, sms, submit
-from tests.transports.servers import Answer, Provider, Server
+from tests.transports.servers import Answer, Asked, Provider, Server
 from tests.transports.servers.postmark import Postmark
 from tests.transports.servers.telnyx import Telnyx
 from tests.transports.servers.twilio import Twilio
@@ -206,6 +208,37 @@ def test_what_was_learnt_before_a_failure_is_kept(opened: Open) -> None:
     assert opened.transport.receipts([first, second]).keys() == {first}
 
 
+@with_each
+@pytest.mark.parametrize("named", ["another", "nobody"])
+def test_what_is_said_of_another_message_is_not_believed(opened: Open, named: str) -> None:
+    first, second = opened.accepted(1), opened.accepted(2)
+    if opened.provider.kind == "postmark":
+        opened.provider.happens(second, "Delivered", 1)
+    tell = opened.provider.tell
+
+    def lie(asked: Asked) -> Answer:
+        answer: Answer = tell(replace(asked, path=asked.path.replace(first, second)))
+        if named == "nobody" and first in asked.path:
+            answer = replace(answer, document=json.loads(json.dumps(answer.document).replace(second, "")))
+        return answer
+
+    opened.provider.tell = lie
+    with pytest.raises(Trouble, match="unreadable_reply"):
+        opened.transport.receipts([first])
+    assert opened.transport.receipts([first, second]).keys() == {second}
+
+
+@with_postmark
+def test_a_bounce_of_another_number_says_no_more_than_that_it_bounced(opened: Open) -> None:
+    remote = opened.accepted()
+    opened.provider.happens(remote, "Bounced", 1, BounceID="7")
+    opened.provider.bounces["8"] = "HardBounce"
+    tell = opened.provider.tell
+    opened.provider.tell = lambda asked: tell(replace(asked, path=asked.path.replace("/bounces/7", "/bounces/8")))
+    with pytest.raises(Trouble, match="unreadable_reply"):
+        opened.transport.receipts([remote])
+
+
 # -- was it accepted? -------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +283,10 @@ def test_twilio_finds_the_only_message_to_a_number_at_that_time_and_never_proves
     assert found(-5, 5, "+447700900999") == CannotTell()
     provider.messages["inbound"] = {**provider.messages[first], "sid": "inbound", "direction": "inbound"}
     assert found(-5, 5) == Found(first)
+    tell = provider.tell
+    provider.tell = lambda asked: Answer(200, {"messages": [{**provider.messages[first], "to": "+447700900555"}]})
+    assert found(-5, 5) == CannotTell(), "not asked for: the list was not filtered"
+    provider.tell = tell
     provider.now = NOON + timedelta(seconds=4)
     second = opened.accepted(2)
     assert found(-5, 5) == CannotTell(), "two look alike"
