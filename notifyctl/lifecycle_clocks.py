@@ -84,7 +84,7 @@ def eligible_at(clock: Clock, case: Case) -> datetime | None:
             if case.capabilities.receipts in (Receipts.NONE, Receipts.BOUNCES_ONLY):
                 return case.receipt_deadline
             ceiling = min(lane.receipt.cap, lane.receipt.first * 2.0 ** min(facts.tries, 6))
-            return _before_the_end(case, ceiling * (0.5 + case.jitter / 2))
+            return _before_the_end(case, max(ceiling * (0.5 + case.jitter / 2), _asked_wait(case)))
 
 
 def _asked_wait(case: Case) -> float:

@@ -130,7 +130,10 @@ class Scripted(Transport):
             reason = (self.folder / "down").read_text()
             if reason == "bug":
                 raise ValueError("r1@rcpt.example")
-            raise Trouble(reason or "timeout", config=reason == "credentials_rejected")
+            reason, _, wait = reason.partition(" ")  # `throttled 600`: it asks to be left alone for ten minutes
+            raise Trouble(
+                reason or "timeout", config=reason == "credentials_rejected", wait=float(wait) if wait else None
+            )
 
     def _statuses(self) -> dict[str, Receipt]:
         return {one["remote_id"]: _receipt(one) for one in lines(self.folder / "says.jsonl")}

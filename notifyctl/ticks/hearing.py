@@ -33,10 +33,12 @@ class Said:
     """All that a turn has to say of one delivery.
 
     `ends`: what it means to the check's owner if no receipt ended the check (not yet, an error, the deadline).
+    `wait`: for how many seconds the provider asks to be left alone.
     """
 
     receipts: tuple[Receipt, ...] = ()
     ends: Trigger = Trigger.RECEIPT_NOT_YET
+    wait: float | None = None
 
 
 @dataclass(slots=True)
@@ -77,7 +79,7 @@ def hear(known: Known, said: Said, now: datetime, lane: Lane, capabilities: Capa
         told = [one for one in told if one.status is S.COMPLAINED]
     for one in told:
         hearer.one(one)
-    hearer.end(said.ends)
+    hearer.end(said.ends, said.wait)
     hearer.heard.state, hearer.heard.at_rest = hearer.facts.state, hearer.facts.step is None
     return hearer.heard
 
@@ -140,13 +142,13 @@ class _Hearer:
             return
         self._hear(whole)
 
-    def end(self, ends: Trigger) -> None:
+    def end(self, ends: Trigger, wait: float | None) -> None:
         """The owner of a check lets go of it, whatever it has learnt."""
         if self.facts.owned and self.facts.step is Step.CHECK:
             now, lane, capabilities = self.policy
             self._step(
                 lambda facts: lifecycle.decide(
-                    facts, ends, now, lane, capabilities, jitter=_jitter(), reason=self.reason
+                    facts, ends, now, lane, capabilities, jitter=_jitter(), reason=self.reason, retry_after=wait
                 )
             )
 

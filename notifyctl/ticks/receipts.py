@@ -39,6 +39,7 @@ from notifyctl.ticks.workers import Workers, finished, unstick
 LAPSE_LIMIT = 500
 AHEAD = 4  # look-ups that wait for each worker of a transport whose rate is not limited
 FAULTS = 5  # failed look-ups of a transport in a row, and the rest of its checks wait for the next run
+ALONE = 3600.0  # seconds for which the rest of a provider's checks rest at most where it asks to be left alone
 AWAY = 30.0  # seconds until a check is looked at again whose feed somebody else is reading
 
 
@@ -69,6 +70,7 @@ class Poll:
         self.report = Report()
         self.workers: dict[str, Workers] = {}
         self.faulted: dict[str, int] = {}  # failed look-ups in a row
+        self.alone: dict[str, datetime] = {}  # transports that asked for time, and until when they have it
         self.not_before: dict[str, float] = {}  # monotonic: when a transport's status rate allows the next look-up
         self.flying: dict[int, Check] = {}
         self.flying_until: dict[int, float] = {}  # monotonic
@@ -235,7 +237,7 @@ class Poll:
             for _ in range(len(one.waiting)):
                 check = one.waiting[0]
                 if self.faulted.get(check.transport, 0) >= FAULTS:
-                    self._return(one, one.waiting.popleft())
+                    self._return(one, one.waiting.popleft(), self.alone.get(check.transport))
                     continue
                 under_way = sum(other.transport == check.transport for other in (*self.flying.values(), *chosen))
                 if under_way >= self._ahead(check.transport) or now < self.not_before.get(check.transport, 0.0):
@@ -313,6 +315,9 @@ class Poll:
             self.flying.pop(item.check.id, None)
             self.flying_until.pop(item.check.id, None)
             self.faulted[name] = self.faulted.get(name, 0) + 1 if item.fault else 0
+            if item.wait:
+                self.faulted[name] = FAULTS
+                self.alone[name] = self.run.ledger.now() + timedelta(seconds=min(item.wait, ALONE))
             self.group.answers = [*self.group.answers, item]
         elif isinstance(item, Read):
             self.workers[f"feed-{item.feed.transport}"].busy -= 1

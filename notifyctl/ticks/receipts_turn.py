@@ -32,13 +32,15 @@ _LONGEST = 200  # characters of a code or an id that are kept; what is longer is
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A look-up that ended: what each of the check's remote ids is said to be. `fault`: why nothing was learnt."""
+    """A look-up that ended: what each of the check's remote ids is said to be. `fault`: why nothing was learnt, and
+    `wait`: for how many seconds the provider asks to be left alone."""
 
     check: Check
     receipts: Mapping[str, Receipt]
     fault: str = ""
     config: bool = False
     broken: bool = False
+    wait: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def turn(tx: Tx, run: Run, policies: Policies, group: Group) -> Done:
     for answer in group.answers:
         check = answer.check
         tokens[check.id] = check.token
-        _add(said, check.id, check.transport, _in_parts(answer), _ends(answer))
+        _add(said, check.id, check.transport, _in_parts(answer), _ends(answer), answer.wait)
     for check, ends in group.silent:
         tokens[check.id] = check.token
         _add(said, check.id, check.transport, (), ends)
@@ -178,11 +180,12 @@ def lease_of(deadline: float) -> float:
 
 
 def _add(
-    said: dict[int, tuple[str, Said]], delivery: int, transport: str, receipts: tuple[Receipt, ...], ends: Trigger
+    said: dict[int, tuple[str, Said]], delivery: int, transport: str, receipts: tuple[Receipt, ...], ends: Trigger,
+    wait: float | None = None,
 ) -> None:
     before = said.get(delivery)
     earlier = before[1].receipts if before else ()
-    said[delivery] = (transport, Said((*earlier, *receipts), ends))
+    said[delivery] = (transport, Said((*earlier, *receipts), ends, wait))
 
 
 def _in_parts(answer: Answered) -> tuple[Receipt, ...]:

@@ -33,6 +33,7 @@ class _Fault:
     reason: str = ""
     config: bool = False
     broken: bool = False
+    wait: float | None = None  # seconds that the provider asks for
 
 
 def _tried(work: Callable[[], T]) -> T | _Fault:
@@ -40,7 +41,7 @@ def _tried(work: Callable[[], T]) -> T | _Fault:
     try:
         return work()
     except Trouble as trouble:
-        return _Fault(trouble.reason, config=trouble.config)
+        return _Fault(trouble.reason, config=trouble.config, wait=trouble.wait)
     except OSError as error:
         return _Fault(f"unreachable:{type(error).__name__}")
     except Exception as error:  # a bug in the transport; nothing was learnt
@@ -69,7 +70,7 @@ class LookUp:
         found = _tried(lambda: self.transport.receipts(self.check.remote_ids))
         reach("poll.asked")
         if isinstance(found, _Fault):
-            return Answered(self.check, {}, found.reason, found.config, found.broken)
+            return Answered(self.check, {}, found.reason, found.config, found.broken, found.wait)
         return Answered(self.check, {part: _dated(said) for part, said in found.items()})
 
 

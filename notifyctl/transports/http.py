@@ -134,7 +134,7 @@ class HttpTransport(Transport):
         if reply.status == 404 and isinstance(reply.document, dict):
             return None
         outcome = judge(reply, self.CODES, "", "")
-        raise Trouble(outcome.reason, code=outcome.code, config=outcome.config)
+        raise Trouble(outcome.reason, code=outcome.code, config=outcome.config, wait=outcome.retry_after)
 
     @staticmethod
     def about(wanted: str, document: Any, key: str) -> Any:

@@ -396,6 +396,23 @@ def test_a_failing_status_endpoint_only_reschedules(desk: Desk) -> None:
     assert desk.polled()["delivered"] == 2
 
 
+def test_a_provider_that_asks_for_time_is_left_alone_for_as_long(looking: Desk) -> None:
+    looking.send(4)
+    looking.settings["transports.relay"]["status_rate"] = "1/s"
+    looking.configure()
+    looking.due()
+    (looking.provider / "down").write_text("throttled 7200")
+    assert looking.polled(code=75)["errors"] == 1, "who was told to wait asked again"
+    told = when(looking, 1)
+    assert told > datetime.now(UTC) + timedelta(seconds=7000)
+    assert looking.sql("SELECT count(*) FROM notify_work WHERE owner IS NOT NULL") == [(0,)]
+    assert all(when(looking, number) > datetime.now(UTC) + timedelta(seconds=3000) for number in (2, 3, 4))
+    (looking.provider / "down").write_text("throttled 99999999999")
+    looking.due()
+    looking.polled(code=75)
+    assert when(looking, 1) < datetime.now(UTC) + timedelta(days=4), "no later than its receipt is awaited"
+
+
 def test_rejected_credentials_are_a_fault_of_the_configuration(looking: Desk) -> None:
     looking.send()
     looking.due()
