@@ -146,7 +146,7 @@ KEYS: dict[str, dict[str, str]] = {
     "suppression import": _REGISTERED_MANY,
     "suppression list": {"[]": _SUPPRESSION},
     "init": {"": "dry_run config instance written kept applied crontab"},
-    "migrate": {"": "dry_run instance version applied pending adopted_from clock_reset"},
+    "migrate": {"": "dry_run instance version applied pending adopted_from clock_reset restored_from in_doubt paused"},
     "migrate --sql": {"": "dialect since sql"},
 }
 

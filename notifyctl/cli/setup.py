@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,7 @@ from notifyctl.errors import ConfigError, NotifyctlError, UsageError
 
 if TYPE_CHECKING:
     from notifyctl.config import Config
+    from notifyctl.ledger.database import Ledger
 
 app = family()
 
@@ -30,6 +31,14 @@ Instance = Annotated[
 Sql = Annotated[bool, typer.Option("--sql", help="Print the SQL that is still to be applied; change nothing.")]
 Adopt = Annotated[bool, typer.Option("--adopt-instance", help="Make this copy of another instance's ledger ours.")]
 ResetClock = Annotated[bool, typer.Option("--reset-clock", help="SQLite: believe this host's clock from now on.")]
+
+RestoredFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--restored-from", metavar="TIME",
+        help="This ledger is a backup of then: pause all lanes, and put in doubt what may have been sent since.",
+    ),
+]
 
 
 @command(app, "init")
@@ -87,15 +96,19 @@ def migrate(
     sql: Sql = False,
     adopt_instance: Adopt = False,
     reset_clock: ResetClock = False,
+    restored_from: RestoredFrom = None,
     dry_run: DryRun = False,
 ) -> None:
     """Bring the ledger's tables up to date; safe to run again."""
+    from notifyctl import units
+
     if sql:
-        if adopt_instance or reset_clock:
-            raise UsageError("--sql changes nothing, so it goes with neither --adopt-instance nor --reset-clock")
+        if adopt_instance or reset_clock or restored_from:
+            raise UsageError("--sql changes nothing: no other option of migrate goes with it")
         _print_sql(session)
         return
-    done = _migrate(session.config, adopt=adopt_instance, reset_clock=reset_clock, dry_run=dry_run)
+    since = None if restored_from is None else units.instant(restored_from)
+    done = _migrate(session.config, adopt=adopt_instance, reset_clock=reset_clock, since=since, dry_run=dry_run)
     corrected = done.pop("corrected")
     if session.out.json:
         if corrected:
@@ -110,12 +123,29 @@ def migrate(
         session.out.text(f"{'would adopt' if dry_run else 'adopted'} the ledger of instance {done['adopted_from']}")
     if reset_clock:
         session.out.text(f"{'would reset' if dry_run else 'reset'} the ledger's clock{corrected}")
-    if not (done["applied"] or done["pending"] or done["adopted_from"] or reset_clock):
+    if since is not None:
+        would = "would be" if dry_run else "are"
+        session.out.text(
+            f"{done['in_doubt']} deliveries that may have been sent since {restored_from} {would} in doubt; "
+            f"{would} paused: {', '.join(done['paused']) or 'no lane'}"
+        )
+        if not dry_run:
+            session.out.text(
+                "Settle what can be settled: notifyctl reconcile. What is left: notifyctl inspect deliveries "
+                "--state ambiguous. Then for each lane: notifyctl lane resume LANE --reason TEXT"
+            )
+    elif not (done["applied"] or done["pending"] or done["adopted_from"] or reset_clock):
         session.out.text(f"the ledger is up to date (version {done['version']})")
 
 
-def _migrate(config: Config, *, adopt: bool, reset_clock: bool, dry_run: bool) -> dict[str, Any]:
-    """Apply what is pending; returns the JSON of `migrate`. Raises ConfigError for another instance's ledger."""
+def _migrate(
+    config: Config, *, adopt: bool, reset_clock: bool, dry_run: bool, since: datetime | None = None
+) -> dict[str, Any]:
+    """Apply what is pending; returns the JSON of `migrate`. Raises ConfigError for another instance's ledger.
+
+    `since`: when the backup was made that this ledger was restored from.
+    """
+    from notifyctl import units
     from notifyctl.ledger import clocks, schema
     from notifyctl.ledger.connect import is_sqlite, sqlite_path
     from notifyctl.ledger.database import Ledger
@@ -125,7 +155,7 @@ def _migrate(config: Config, *, adopt: bool, reset_clock: bool, dry_run: bool) -
     done: dict[str, Any] = {
         "dry_run": dry_run, "instance": config.instance, "version": schema.SCHEMA_VERSION,
         "applied": [], "pending": [], "adopted_from": None, "clock_reset": reset_clock and not dry_run,
-        "corrected": "",
+        "corrected": "", "restored_from": None if since is None else units.iso(since), "in_doubt": 0, "paused": [],
     }  # fmt: skip
     if dry_run and is_sqlite(config.url) and not sqlite_path(config.url).exists():
         done["pending"] = [one.name for one in schema.migrations("sqlite")]
@@ -137,6 +167,8 @@ def _migrate(config: Config, *, adopt: bool, reset_clock: bool, dry_run: bool) -
         done["adopted_from"] = other
         if dry_run:
             done["pending"] = [one.name for one in schema.pending(connection, dialect)]
+            if since is not None and not done["pending"]:
+                _restore(ledger, config, since, done, dry_run=True)
             return done
         applied = schema.migrate(connection, dialect, config.instance, lock_timeout=config.patience)
         done["applied"] = [one.name for one in applied]
@@ -146,9 +178,19 @@ def _migrate(config: Config, *, adopt: bool, reset_clock: bool, dry_run: bool) -
             ahead, corrected = clocks.reset(connection, ledger.wall())
             done["corrected"] = _corrected(ahead, corrected)
         schema.check(connection, dialect, config.instance)
+        if since is not None:
+            _restore(ledger, config, since, done, dry_run=False)
     finally:
         ledger.close()
     return done
+
+
+def _restore(ledger: Ledger, config: Config, since: datetime, done: dict[str, Any], *, dry_run: bool) -> None:
+    from notifyctl.cli import operator
+    from notifyctl.ticks.restore import restored
+
+    found = restored(ledger, config, since, actor=operator.login(), dry_run=dry_run)
+    done["in_doubt"], done["paused"] = found.in_doubt, found.paused
 
 
 def _corrected(ahead: timedelta, corrected: Mapping[str, int]) -> str:

@@ -297,7 +297,8 @@ _LAPSED = """SELECT w.delivery_id FROM {p: lane text, region text} CROSS JOIN no
 _OPEN = """SELECT a.delivery_id, max(a.number) FROM {o: id bigint} JOIN notify_attempt a ON a.delivery_id = o.id
   GROUP BY a.delivery_id"""
 
-_LOST = """UPDATE notify_attempt SET outcome = 'ambiguous', reason = 'worker_lost'
+_LOST = """UPDATE notify_attempt SET outcome = 'ambiguous',
+    reason = CASE WHEN reason = '' THEN 'worker_lost' ELSE reason END
   WHERE outcome IS NULL AND delivery_id IN (SELECT id FROM {o: id bigint})"""
 
 
