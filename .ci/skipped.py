@@ -16,6 +16,7 @@ ALLOWED = (
     r"this machine has a configuration in /etc",
     r"postfix is started by root only",
     r"mounting a small disk is not permitted here",
+    r"network namespaces are not permitted here",
 )
 MATERIAL = r"is not beside this checkout"
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,9 +48,10 @@ class Network:
         return ["ip", "netns", "exec", self.name]
 
 
-@pytest.fixture
-def network() -> Iterator[Network]:
-    made = Network(f"nt{os.getpid() % 100_000}", f"10.{os.getpid() % 200 + 20}.7.1")
+@contextmanager
+def cable(number: int) -> Iterator[Network]:
+    """A namespace behind its own cable, while permitted; `number` tells several apart."""
+    made = Network(f"nt{os.getpid() % 100_000}{'abc'[number]}", f"10.{os.getpid() % 200 + 20}.{7 + number}.1")
     if shutil.which("ip") is None:
         pytest.skip("there is no ip command to make a network namespace with")
     try:
@@ -71,6 +72,18 @@ def network() -> Iterator[Network]:
             _ip("netns", "delete", made.name)
         with suppress(subprocess.CalledProcessError):
             _ip("link", "delete", f"{made.name}h")
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with cable(0) as made:
+        yield made
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Network]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(cable(number)) for number in range(3)]
 
 
 @pytest.fixture
@@ -139,3 +152,39 @@ def test_a_network_that_stays_silent_is_noticed_and_the_run_ends(
         site.dispatch()
         assert auditor.faults(url, _mails(site), by_remote=True) == []
         assert site.numbers("d.state NOT IN ('accepted', 'ambiguous')") == set()
+
+
+@pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["", "one is cut off"])
+def test_hosts_share_one_ledger_and_one_that_falls_silent_for_a_while_loses_and_doubles_nothing(
+    tmp_path: Path, hosts: list[Network], postgres: Cluster, url: str, cut: bool
+) -> None:
+    mails = 90
+    with ExitStack() as stack:
+        site = stack.enter_context(Site(tmp_path, url))
+        site.settings["transports.relay"] = {"kind": "file", "path": "outbox", "from": "no-reply@shop.example"}
+        site.configure(lane={"concurrency": 1, "batch": 4})
+        site.publish()
+        site.enqueue(mails)
+        seen, running = [], []
+        for host in hosts:
+            proxy = stack.enter_context(Proxy(postgres.port, host=host.host))
+            site.configure(ledger={"url": proxy.url(url).replace("127.0.0.1", host.host), "patience": "60s"})
+            config = tmp_path / f"{host.name}.toml"
+            config.write_text(site.config.read_text())
+            seen.append(proxy)
+            running.append(site.start("--config", str(config), "dispatch", "--json", wrapper=host.wrapper))
+        site.configure(ledger={"url": url})
+        if cut:
+            until = time.monotonic() + 30
+            while sum("COMMIT" in sql for sql in list(seen[2].statements)) < 4:
+                assert time.monotonic() < until
+                time.sleep(0.001)
+            hosts[2].cut()
+        done = [process.result() for process in running[:2]]
+        hosts[2].mend()
+        done.append(running[2].result(3 * NOTICED))
+        assert [one.code for one in done] == [0, 0, 0], done
+        assert all(one.json["claimed"] > 0 for one in done), "one had no share"
+        assert sum(one.json["accepted"] for one in done) == mails == len(_mails(site))
+        assert auditor.faults(url, _mails(site), by_remote=True) == []
+        assert site.numbers("d.state <> 'accepted'") == set()
