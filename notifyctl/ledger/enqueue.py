@@ -65,7 +65,8 @@ _INSERT = f"""INSERT INTO notify_delivery (event_id, recipient_id, channel, lane
   WHERE true ON CONFLICT DO NOTHING RETURNING idempotency_key"""
 
 _STORED = """SELECT d.idempotency_key, d.id, d.state, d.reason, d.template, d.template_version, d.locale, d.lane,
-    d.region, d.topic, d.variables, d.attachments, d.destination, d.due_at, d.expires_at, d.sensitive, d.content_digest
+    d.region, d.topic, d.variables, d.attachments, d.destination, d.due_at, d.expires_at, d.sensitive, d.content_digest,
+    EXISTS (SELECT 1 FROM notify_transition t WHERE t.delivery_id = d.id AND t.reason = 'recipient_erased')
   FROM {o: key text} JOIN notify_delivery d ON d.idempotency_key = o.key"""
 
 
@@ -148,7 +149,7 @@ def differs(tx: Tx, intent: Intent, row: Sequence[Any], digest: str | None = Non
     """The first column the caller stated that differs from what is stored; "" if none does.
 
     `digest`, the intent's own, tells whether its content is the same also when what is stored has been erased; without
-    one, erased variables are not compared.
+    one on both sides, what was erased is not compared.
     """
     at, document = tx.dialect.instant, tx.dialect.document
     held: dict[str, Any] = {
@@ -158,9 +159,10 @@ def differs(tx: Tx, intent: Intent, row: Sequence[Any], digest: str | None = Non
     }  # fmt: skip
     stated: dict[str, Any] = {name: getattr(intent, name) for name in held}
     stated["variables"] = json.loads(json.dumps(dict(intent.variables)))
-    if digest is not None and digest == row[15]:  # also where the content has been erased
+    unknown = None in (digest, row[15])
+    if (digest == row[15] and not unknown) or (row[16] and unknown):  # also where the content has been erased
         stated |= {name: held[name] for name in ("variables", "attachments", "destination")}
-    elif held["sensitive"] and not held["variables"] and None in (digest, row[15]):
+    elif held["sensitive"] and not held["variables"] and unknown:
         stated["variables"] = held["variables"]
     for name, value in held.items():
         if name in intent.stated and _same_time(value) != _same_time(stated[name]):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
+from notifyctl import Channel, Intent, enqueue
 from tests.site import DOMAIN, Site, intent, reached
 from tests.smtp_server import Rule, SmtpServer
+from tests.test_api import raw
 
 
 def test_nothing_is_left_to_read_and_nothing_goes_out_any_more(tmp_path: Path, migrated_url: str) -> None:
@@ -35,6 +39,32 @@ def test_nothing_is_left_to_read_and_nothing_goes_out_any_more(tmp_path: Path, m
         which = str(site.delivery(2, "id"))
         refused = site.run("requeue", which, "--reason", "x", "--json").json["refusals"][0]
         assert refused["reason"] == "content_erased"
+
+
+def test_an_application_that_commits_the_same_event_after_an_erasure_is_told_of_a_duplicate(
+    tmp_path: Path, migrated_url: str
+) -> None:
+    """It knows no digest; and what was never claimed has none to compare with either."""
+    with Site(tmp_path, migrated_url) as site:
+        site.publish()
+        stated = Intent(
+            event_id="order-1", recipient_id="ada", channel=Channel.EMAIL, template="note", variables={"name": "Ada"},
+            destination=f"ada@{DOMAIN}",
+        )  # fmt: skip
+        with raw(migrated_url) as connection:
+            assert enqueue(connection, stated).status == "enqueued"
+            connection.commit()
+        assert site.run("recipient", "erase", "ada").code == 0
+        with raw(migrated_url) as connection:
+            assert enqueue(connection, stated).status == "duplicate"
+            assert enqueue(connection, replace(stated, template="other")).status == "conflict"
+        row = {"event": "order-1", "recipient": "ada", "channel": "email", "template": "note",
+               "to": {"email": f"ada@{DOMAIN}"}, "vars": {"name": "Ada"}}  # fmt: skip
+        file = site.path / "again.ndjson"
+        file.write_text(json.dumps(row) + "\n")
+        again = site.run("enqueue", "--from", str(file), "--json")
+        assert (again.code, again.json["duplicate"]) == (0, 1), again
+        assert site.states() == {"suppressed": 1}
 
 
 def test_the_same_enqueue_after_an_erasure_is_a_duplicate_and_another_a_conflict(
