@@ -23,7 +23,7 @@ def cancel(
     batch: Annotated[
         str | None, typer.Option("--batch", metavar="NAME", help="All of this batch: of a requeue, a run, an insert.")
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the trail.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Required; kept in the trail.")] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> int:

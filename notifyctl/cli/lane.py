@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = family(no_args_is_help=True, help="Pause and resume lanes, and see what stops them.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A lane of the configuration.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the history.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Required; kept in the history.")]
 
 
 @command(app, "pause")

@@ -31,7 +31,7 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The configuration (else $NOTIFYCTL_CONFIG).")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask (before more than 100 rows change, or copies are sent).")]
 Lanes = Annotated[list[str] | None, typer.Option("--lane", metavar="LANE", help="Only this lane (repeatable).")]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="At most so many rows in this run.")]
 MaxSeconds = Annotated[

@@ -91,7 +91,8 @@ class Output:
         `counts` of `document` are said where they are not 0; `idle`: what else is worth saying when all of them are.
         """
         said = counted(document, counts)
-        line = f"{tick}: {said or 'nothing due'} in {document['seconds']:.1f} s"
+        nothing = "nothing has changed" if reasons else "nothing due"
+        line = f"{tick}: {said or nothing} in {document['seconds']:.1f} s"
         if code == EXIT_OK:
             self.summary(line if said or not self.talks else f"{line}{idle()}")
             return

@@ -58,6 +58,8 @@ def reconcile(
         for fault in tick.faults.values():
             session.out.complain(f"{fault.message}; its deliveries wait{f': {fault.hint}' if fault.hint else ''}")
         document = tick.document()
+        if take_over is not None and not document["taken_over"]:
+            session.out.complain(f"region {take_over!r} holds no work that could be taken over; is that its name?")
         if session.out.json:
             session.out.document(document)
         else:

@@ -70,7 +70,7 @@ def requeue(
     wanted: Annotated[
         list[str] | None, typer.Argument(metavar="[ID|KEY]…|-", help="Delivery ids or keys; -: from standard input.")
     ] = None,
-    reason: Annotated[str | None, _option("--reason", "TEXT", "Why; kept in the trail.")] = None,
+    reason: Annotated[str | None, _option("--reason", "TEXT", "Required; kept in the trail.")] = None,
     state: Annotated[list[str] | None, _option("--state", "STATE", "All in this state (repeatable).")] = None,
     lane: Annotated[str | None, _option("--lane", "LANE", "All of this lane.")] = None,
     event: Annotated[str | None, _option("--event", "ID", "All of this event.")] = None,

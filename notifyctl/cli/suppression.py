@@ -19,10 +19,11 @@ Reason = Annotated[
     typer.Option(
         "--reason",
         metavar="TEXT",
-        help="opted_out, complained, hard_bounce, invalid_recipient (these two: the current address only), or a text.",
+        help="Required: opted_out, complained, hard_bounce, invalid_recipient (these two: only the current address), "
+        "or a text.",
     ),
 ]
-Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the history.")]
+Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Required; kept in the history.")]
 
 
 @command(app, "add")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.rig import environment
+from tests.scripted import Desk
 from tests.site import LONG_AGO, Site
 from tests.smtp_server import Rule, SmtpServer
 
@@ -102,3 +103,27 @@ def test_the_receiving_region_cannot_be_the_lost_one(tmp_path: Path, migrated_ur
         done = site.run("reconcile", "--take-over", "eu", "--region", "eu")
         assert done.code == 2
         assert "--region" in done.err
+
+
+def test_a_lost_region_that_holds_nothing_is_a_typing_error_to_be_shown(tmp_path: Path, migrated_url: str) -> None:
+    with Site(tmp_path / "site", migrated_url) as site:
+        site.publish()
+        site.enqueue(1)
+        site.sql("UPDATE notify_work SET region = 'eu-west'")
+        site.sql("UPDATE notify_delivery SET region = 'eu-west'")
+        done = site.run("reconcile", "--take-over", "eu-wets")
+        assert "region 'eu-wets' holds no work" in done.err
+        assert "holds no work" not in site.run("reconcile", "--take-over", "eu-west").err
+        assert site.sql("SELECT region FROM notify_work") == [("",)]
+
+
+def test_a_look_up_that_failed_is_not_called_nothing_due(tmp_path: Path, migrated_url: str) -> None:
+    with Desk(tmp_path / "desk", migrated_url) as desk:
+        desk.intend(1, to="lost1@rcpt.example")
+        desk.dispatched()
+        desk.later()
+        (desk.provider / "down").write_text("timeout")
+        done = desk.start("reconcile").result()
+        assert done.code == 75, done
+        assert "reconcile: nothing has changed" in done.err
+        assert "timeout (1)" in done.err
